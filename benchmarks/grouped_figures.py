@@ -3,11 +3,11 @@
     python benchmarks/grouped_figures.py           # the figures as they are
     python benchmarks/grouped_figures.py --fit     # and searches of `FITTED` and of `TRIED`
 
-Needs no GPU. `grouped_few_h200.json` and `grouped_step_h200.json` have products of few rows, of
-layers that were drawn: these are fitted to. `grouped_loads_h200.json` has other products, most of
-many rows, timed before: they take no part, and values that make them worse are not to be taken
-over. Of each product the records have some of the kernels, those that the estimates of their day
-put first, launched with as many workgroups as then (`launched_then`).
+Needs no GPU. The records of few rows have products of layers that were drawn: these are fitted to.
+`grouped_loads_h200.json` has other products, most of many rows, timed before: they take no part,
+and values that make them worse are not to be taken over. Of each product the records have some of
+the kernels, those that the estimates of their day put first; those of `THEN` were launched with
+other numbers of workgroups (`launched_then`).
 
 Loss: how much longer the kernel that the estimate puts first takes than the fastest that was timed,
 the geometric mean and the most. Spread: the geometric standard deviation of estimate over median
@@ -37,9 +37,14 @@ from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 
 RESULTS = Path(__file__).parent / "results"
 RECORDS = {
-    "few rows, fitted to": ("grouped_few_h200.json", "grouped_step_h200.json"),
+    "few rows, fitted to": (
+        "grouped_few_h200.json",
+        "grouped_step_h200.json",
+        "grouped_shared_h200.json",
+    ),
     "timed before, which take no part": ("grouped_loads_h200.json",),
 }
+THEN = ("grouped_few_h200.json", "grouped_step_h200.json", "grouped_loads_h200.json")
 H200 = device("h200_sxm")
 
 TRIED = {
@@ -56,8 +61,9 @@ FITTED = ("CONVERTED_BY_WARP",)
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A product's kernels, and their medians in microseconds."""
+    """A product's kernels, and their medians in microseconds. then: see `THEN`."""
 
+    then: bool
     problem: GroupedGemmProblem
     kernels: Sequence[GroupedGemmConfig]
     us: Sequence[float]
@@ -73,6 +79,9 @@ class Fit:
     spread: float
 
 
+LAUNCHED_NOW = low_tiles.resident
+
+
 def launched_then(config: GroupedGemmConfig, arch: Arch) -> int:
     """Workgroups for each compute unit: as many of low tiles as shared memory has room for with
     all stages in it, whatever their registers."""
@@ -86,6 +95,7 @@ def launched_then(config: GroupedGemmConfig, arch: Arch) -> int:
 def record(names_of: Sequence[str]) -> list[Timed]:
     return [
         Timed(
+            name in THEN,
             GroupedGemmProblem(**one["problem"]),
             [names.parse(name) for name in one["us"]],
             [*one["us"].values()],
@@ -98,6 +108,7 @@ def record(names_of: Sequence[str]) -> list[Timed]:
 def fit_of(products: Sequence[Timed]) -> Fit:
     losses, logs = [], []
     for one in products:
+        low_tiles.resident = launched_then if one.then else LAUNCHED_NOW
         expected = estimate.estimates(one.kernels, one.problem, H200).total_us
         losses.append(math.log(one.us[int(np.argmin(expected))] / min(one.us)))
         ratios = np.log(expected / np.array(one.us))
@@ -137,7 +148,6 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    low_tiles.resident = launched_then
     records = {word: record(names_of) for word, names_of in RECORDS.items()}
     fitted_to, *_ = records.values()
     said: dict[str, object] = {"as it is": fits(records)}
