@@ -51,6 +51,34 @@ def _data():
     return arch(ARCH)
 
 
+EIGHT = {"dtype_a": "e4m3fn", "dtype_b": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+LARGE = [
+    ("gluon_ws", 64, {}),
+    ("gluon_ws", 64, {"layout": "rrr"}),
+    ("gluon_ws", 64, {"form": "masked"}),
+    ("gluon_ws", 64, {"form": "gathered", "epilogue": "swiglu"}),
+    ("gluon_scaled", 128, EIGHT),
+    ("gluon_scaled", 128, {"form": "gathered", **EIGHT}),
+]
+"""Of largest tiles that store in small pieces: pipeline, K of a step, and fields of config and
+problem."""
+
+
+@pytest.mark.skipif(ARCH != "sm_90", reason="the kernels with warp roles are for sm_90")
+@pytest.mark.parametrize("groups", [1, 130, 512])
+@pytest.mark.parametrize("number", range(len(LARGE)))
+def test_largest_tiles_have_a_fourth_stage(dispatcher, number, groups):
+    pipeline, depth, said = LARGE[number]
+    tile = {"tile_m": 128, "tile_n": 256, "tile_k": depth, "num_warps": 8, "num_stages": 4}
+    kernel = config(ARCH, pipeline=pipeline, store="split", **tile, **said)
+    rows = {"rows_a": 900, "per_row": 2} if kernel.form == "gathered" else {}
+    sizes = {"groups": groups, "m": 300 if kernel.form == "masked" else 1700, "n": 528, "k": 656}
+    fields = {"dtype_c": kernel.dtype_c, "form": "contiguous", **said}
+    problem = GroupedGemmProblem(**fields, **sizes, **rows)
+    result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
+    assert result.ok, f"{kernel.name} on {problem}: {result}"
+
+
 @pytest.mark.parametrize("pipeline", ["basic", "tma", "gluon_ws"])
 def test_wrong_offsets_touch_nothing_else(dispatcher, pipeline):
     """Whatever the offsets say, memory around A and C is neither read nor written."""
