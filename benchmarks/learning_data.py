@@ -11,10 +11,11 @@ order of `CLASSES`, each for its share of the time, on every GPU of the machine.
 on the processor's cores in the order in which they are needed, while the GPUs measure. Every kernel
 is verified, then timed in replayed CUDA graphs.
 
-A run of many seconds may be made in sittings. `measure`, however it ends, leaves all results packed
-in DIR/results.db.xz, which is small; a sitting that finds nothing else in DIR begins with it. A
-kernel that was timed on a problem in the same way is not timed there again, whatever the driver and
-the versions were: for times of one state take an empty DIR.
+A run of many seconds may be made in sittings. `measure` leaves all results packed in
+DIR/results.db.xz, which is small: however it ends, and behind each class, should it be killed. A
+sitting that finds nothing else in DIR begins with it. A kernel that was timed on a problem in the
+same way is not timed there again, whatever the driver and the versions were: for times of one state
+take an empty DIR.
 
 Of each problem only some kernels of the sample are measured (`fewer`, `--kernels`): for as many
 timings, 12 kernels of every problem teach more than more kernels of fewer problems
@@ -450,6 +451,7 @@ def measure(args: argparse.Namespace) -> None:
             with Builds(wanted, ends, group.device.arch, store) as builds:
                 for name, pairs in work.items():
                     _class(name, pairs, run, builds if wanted else None, ends[name], begun)
+                    _pack(folder)
         except OutOfTime:
             print("the time is over")
         finally:
@@ -529,7 +531,7 @@ def _pack(folder: Path) -> None:
         whole = Path(scratch, FILE)
         with closing(sqlite3.connect(folder / FILE)) as database:
             database.execute("VACUUM INTO ?", (str(whole),))
-        write_whole(folder / PACKED, lzma.compress(whole.read_bytes(), preset=6))
+        write_whole(folder / PACKED, lzma.compress(whole.read_bytes(), preset=1))
 
 
 def _unpack(folder: Path) -> None:

@@ -85,6 +85,21 @@ def test_a_run_ends_in_time_and_keeps_what_it_has(
     assert "pairs" in capsys.readouterr().out
 
 
+def test_what_was_measured_is_packed_behind_each_class(
+    samples: Sample, tmp_path: Path, monkeypatch: Any
+):
+    samples.save(tmp_path / "gemm_fp8.json")
+    measured, packed = learning_data._class, []
+
+    def noting(*args: Any) -> None:
+        packed.append((tmp_path / "out" / learning_data.PACKED).exists())
+        measured(*args)
+
+    monkeypatch.setattr(learning_data, "_class", noting)
+    run(monkeypatch, tmp_path / "out", "--classes", "gemm", "gemm_fp8")
+    assert packed == [False, True]
+
+
 def test_of_fewer_kernels_half_are_the_first_and_the_others_common(monkeypatch: Any):
     monkeypatch.setattr(learning_data, "COMMON", 2)
     lists = ("abcdef", "bagdfe", "hiefcd")
