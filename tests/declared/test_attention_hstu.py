@@ -208,11 +208,15 @@ def test_tiles_are_those_of_the_architecture():
     assert max(tile * step for tile, step, *_ in found["gfx1100"]) <= 2048
 
 
-@pytest.mark.parametrize(("mean", "tile"), [(972, 128), (200, 128), (60, 64), (10, 16)])
-def test_tiles_are_large_where_sequences_are(mean, tile):
-    """Without tuning: a large tile reads keys less often, and a small one has fewer rows behind
-    the end."""
-    sizes = {"rows": 512 * mean, "heads": 4, "head_dim": 128, "head_dim_v": 128, "bounds": 513}
-    problem = ops.family("hstu_attention").problem_type(**sizes)
-    chosen = tilewright.Dispatcher(device="h200_sxm").select(problem).config
-    assert tile == chosen.TILE
+@pytest.mark.parametrize(
+    ("name", "head_dim", "tile"),
+    [("hstu_attention", 128, (64, 64)), ("hstu_attention_backward", 256, (32, 32))],
+)
+def test_tiles_without_tuning_have_64_rows_or_as_many_as_there_are(name, head_dim, tile):
+    """A large tile has more rows behind the end of a sequence, and a small one reads keys more
+    often."""
+    for mean in (10, 200, 972):
+        sizes = {"heads": 4, "head_dim": head_dim, "head_dim_v": head_dim, "bounds": 513}
+        problem = ops.family(name).problem_type(rows=512 * mean, **sizes)
+        chosen = tilewright.Dispatcher(device="h200_sxm").select(problem).config
+        assert tile == (chosen.TILE, chosen.STEP)

@@ -139,8 +139,9 @@ def test_long_rows_are_right_in_every_block(name, columns):
 def test_rows_are_loaded_ahead_where_workgroups_have_several():
     problem, config = chosen("layer_norm", rows=1000, columns=12288)
     plan = tw.Dispatcher(device="h200_sxm").select(problem)
-    assert config.AHEAD and plan.launch.steps[0].grid == (132, 1, 1)
-    for more in ({"rows": 200}, {"columns": 8192}):
+    assert config.AHEAD and plan.launch.steps[0].grid == (2 * 132, 1, 1)
+    assert chosen("rms_norm", rows=300, columns=20000)[1].AHEAD
+    for more in ({"rows": 500}, {"columns": 8192}):
         assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AHEAD
 
 

@@ -27,11 +27,17 @@ def reference(
     return o
 
 
+SQUARE = (64, 64, 4)
+"""A tile for head dims of up to 128 in 16 bits, where matrix units multiply on their own: it has
+room for as large a step, without a softmax's running sums."""
+
+
 def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
-    """Attention's tiles, in the stages that its spaces have by default."""
+    """Attention's tiles and `SQUARE`, in the stages that attention's spaces have by default."""
     most = max(problem.head_dim, problem.head_dim_v)
+    square = arch.async_mma and problem.dtype != "fp32" and most <= 128
     return _tiles.rows_of(
-        tiles_of(problem.dtype, most, arch),
+        dict.fromkeys((*tiles_of(problem.dtype, most, arch), *[SQUARE] * square)),
         (2,) if arch.backend == "cuda" else (1,),
         rolls(problem.dtype, problem.head_dim, arch),
     )

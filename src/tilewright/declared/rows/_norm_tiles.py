@@ -58,6 +58,8 @@ def fits(problem: Any, config: Any) -> bool | str:
     held."""
     if config.AHEAD and not (config.HELD and problem.columns > LEAST_AHEAD and config.ROWS == 1):
         return f"AHEAD = {config.AHEAD} for rows of {problem.columns}"
+    if config.AHEAD and config.num_warps != ahead_warps(problem):
+        return f"{config.num_warps} warps for rows of {problem.columns} loaded ahead"
     if config.num_warps == MOST_WARPS and not config.AHEAD and config.BLOCK != MOST:
         return f"{config.num_warps} warps for rows of {problem.columns} one by one"
     return _tiles.fits_blocks(blocks(problem), problem, config)
@@ -78,12 +80,20 @@ def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
         row = blocks(problem)[0] * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
         room = arch.shared_memory - _MEETING
         ahead = [n for n in AXES["AHEAD"] if n and n * row <= room]
-        found += [{"AHEAD": n, "num_warps": warps} for n in ahead for warps in (16, MOST_WARPS)]
+        found += [{"AHEAD": n, "num_warps": ahead_warps(problem)} for n in ahead]
     return found
 
 
 _MEETING = 16384
 """Bytes of shared memory in which lanes meet, at most."""
+
+
+def ahead_warps(problem: Any) -> int:
+    """Warps of a workgroup that loads rows ahead: all that an SM holds for rows that only they
+    hold, half of them otherwise. On an H200 `layer_norm` of 12288 and of 8640 elements took 451 and
+    508 µs with all of them in one workgroup, and 110 and 102 with two (benchmarks/results/
+    operations_ahead_h200.json)."""
+    return MOST_WARPS if MOST in blocks(problem) else MOST_WARPS // 2
 
 
 def each_unit(config: Any) -> int:
@@ -97,7 +107,8 @@ def prefers(problem: Any, config: Any) -> float:
     through it."""
     score = _tiles.prefers_held(problem, config)
     if config.HELD:
-        several = problem.columns > _tiles.MANY and problem.rows > 2 * _SMS
+        workgroups = _SMS * MOST_WARPS // ahead_warps(problem)
+        several = problem.columns > _tiles.MANY and problem.rows > 2 * workgroups
         return score + (8.0 if several != bool(config.AHEAD) else 0.0)
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.

@@ -14,7 +14,9 @@ zero.
 
 What limits it: two products for each step, and an exponential and a root for each score. In a build
 for sm_90 (Triton 3.6.0, head dim 128) a step is 358 instructions of a lane for its 32 scores, where
-a division in place of the root made it 551. Not timed.
+a division in place of the root made it 551. 124,518 rows of 512 sequences, 4 heads of 128, bf16,
+took an H200 306 µs in tiles of 64 × 64, 362 of 64 × 32 and 417 of 128 × 64 (single launches,
+2026-11-30); torch's form over padded sequences, compiled, 3,622.
 """
 
 import triton

@@ -15,7 +15,9 @@ and tiles are numbered along the sequences, as in `hstu_attention`.
 
 What limits it: three products for each step of dQ, and four of dK and dV. In a build for sm_90
 (Triton 3.6.0, head dim 128, tiles of 128 × 64) the steps are 493 and 524 instructions of a lane for
-32 scores. Not timed.
+32 scores. For 124,518 rows of 512 sequences, 4 heads of 128, bf16, both took an H200 785 µs in
+tiles of 64 × 32, 992 of 128 × 64 (933 in three stages) and 2,609 of 64 × 16 in eight warps (single
+launches, 2026-11-30); torch's form over padded sequences, compiled, 7,543.
 """
 
 import triton
