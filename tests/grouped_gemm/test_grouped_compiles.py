@@ -58,10 +58,9 @@ def kernels(name: str) -> list:
             made.append(config(name, **types[(5 * number + 2) % len(types)], **fields))
     made += [config(name, layout=layout) for layout in ("rcc", "ccc")]  # groups of columns
     made.append(config(name, alignment=1, index_bits=64))
-    if name == "sm_90":
-        made.append(LOW)
     legal = [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
-    return [legal[0], *selection.some(legal[1:], 2)]  # the first is plain, in bf16
+    always = [legal[0], LOW] if name == "sm_90" else legal[:1]  # the first is plain, in bf16
+    return [*always, *selection.some(legal[1:], 2)]
 
 
 @pytest.fixture(scope="module")
