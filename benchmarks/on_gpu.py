@@ -9,7 +9,6 @@ import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from comparison import (
     rounds_of,
 )
 from near import far
+from steps import GPU, fixed, replayed, stepped, synchronize
 from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
@@ -59,7 +59,6 @@ from tilewright.tables.table import Table
 from tilewright.tune import ahead
 from tilewright.tune.jobs import jobs_of
 
-GPU = "cuda:0"
 PLACES = 3
 """Copies of operands, output and code: the place in memory changes times (docs/measuring.md)."""
 PLACES_SHARE = 0.25
@@ -71,15 +70,8 @@ BRIEF = Settings(
 )  # fmt: skip
 GLANCE = Settings(warm_up_seconds=0, min_samples=5, max_samples=5, precision=0.01)
 """Where nothing is picked by it: how long a round will take."""
-ONCE = Settings(warm_up_seconds=0, min_samples=2, max_samples=2)
-REPLAY_SECONDS = 1.0
-"""Of the samples of steps in graphs."""
-STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_seconds=5)
 
 CHOSEN, OURS = "chosen", "chosen of ours"
-HOST_BATCHES, HOST_CALLS = 60, 200
-
-
 PREPARED = "prepared.twt"
 """The table that `prepare` writes, in a folder of the bench's own."""
 ANSWERS: Mapping[str, Mapping[str, Any]] = {
@@ -89,14 +81,6 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "prepared": {"selector": ("tuned", "analytical"), "tables": PREPARED},
 }
 """By what dispatchers choose (`Case.ours`); of the tables the name alone."""
-
-
-def fixed(rounds: int) -> Settings:
-    """So many rounds of every contender, whatever they say."""
-    return Settings(
-        warm_up_seconds=0.1, min_samples=rounds, max_samples=rounds, precision=1e-9,
-        budget_seconds=3600,
-    )  # fmt: skip
 
 
 class Bench:
@@ -288,7 +272,7 @@ class Bench:
 
     def wait(self) -> None:
         """Wait for the GPU. Raises after a fault of the device."""
-        _synchronize()
+        synchronize()
 
     def release(self) -> None:
         """Give back the memory of a problem that is done."""
@@ -532,87 +516,3 @@ class OnGpu:
         mine, l2 = self._operands, self._bench.device.l2_bytes
         count = timing.copies_to_rotate(bytes_of(mine.inputs.values()), l2)
         return [mine, *(self._another(outputs=False) for _ in range(count - 1))]
-
-
-# --- steps in graphs ----------------------------------------------------------------------------
-
-
-def replayed(calls: Mapping[str, timing.Call], count: int) -> tuple[Samples, list[str]]:
-    """Microseconds on the device of one of the `count` calls of each step, in graphs that are
-    replayed in turns; and whose times have the host's in them. Each step ran before."""
-    made = {name: [graph] for name, graph in in_graphs(calls).items()}
-    timer = timing.Events(timing.pause, GPU)
-    once = timing.measure(made, timer, ONCE)
-    total = sum(statistics.median(series.samples_us) for series in once.values())
-    taken = timing.measure(made, timer, fixed(rounds_of(total, REPLAY_SECONDS)))
-    samples = {name: [us / count for us in series.samples_us] for name, series in taken.items()}
-    return samples, [name for name, series in taken.items() if series.late]
-
-
-def in_graphs(calls: Mapping[str, timing.Call]) -> dict[str, timing.Call]:
-    """What replays each call. All share memory: no two run at once, and nobody reads a result."""
-    import torch
-
-    torch.cuda.empty_cache()
-    pool = torch.cuda.graph_pool_handle()
-    made: dict[str, timing.Call] = {}
-    for name, call in calls.items():
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            call()
-        graph.replay()  # the first replay also uploads it
-        made[name] = graph.replay
-    torch.cuda.synchronize()
-    return made
-
-
-# --- whole programs, and host times -------------------------------------------------------------
-
-
-def stepped(calls: Mapping[str, timing.Call]) -> Samples:
-    """Times of steps of programs, from their calls to the end of their work, in turns; the same
-    number of each. The host is part of a step: it may be what a program waits for."""
-    ended = {name: [partial(_to_the_end, call)] for name, call in calls.items()}
-    taken = timing.measure(ended, Host(calls=1), STEPS)
-    least = min(len(series.samples_us) for series in taken.values())
-    return {name: series.samples_us[:least] for name, series in taken.items()}
-
-
-class Host:
-    """The host's time for a call: a batch of calls that nothing waits for, by the wall clock."""
-
-    def __init__(self, calls: int = HOST_CALLS, wait: Callable[[], object] | None = None) -> None:
-        self._calls, self._wait = calls, wait or _synchronize
-
-    def once(self, call: timing.Call) -> float:
-        return self.queue(call)
-
-    def queue(self, call: timing.Call) -> float:
-        self._wait()
-        begun = time.perf_counter()
-        for _ in range(self._calls):
-            call()
-        return (time.perf_counter() - begun) / self._calls * 1e6
-
-    def read(self, queued: Sequence[float]) -> list[float]:
-        return [*queued]
-
-    def late(self, queued: Sequence[float]) -> int:
-        return 0
-
-
-def _to_the_end(call: timing.Call) -> None:
-    call()
-    _synchronize()
-
-
-def _synchronize() -> None:
-    import torch
-
-    torch.cuda.synchronize()
-
-
-def host_times(calls: Mapping[str, timing.Call], batch: int = HOST_CALLS) -> Samples:
-    """Microseconds of the host for a call, in batches of so many, in turns."""
-    taken = timing.measure({n: [c] for n, c in calls.items()}, Host(batch), fixed(HOST_BATCHES))
-    return {name: series.samples_us for name, series in taken.items()}

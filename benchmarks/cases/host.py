@@ -323,17 +323,17 @@ def far(ours: Stack, theirs: Stack, turned: Callable[[Any], Any]) -> str:
 
 def per_layer() -> Mapping[str, Sequence[float]]:
     """Host times of `recorded` for a layer, on the GPU."""
-    import on_gpu
+    import steps
 
-    found = on_gpu.host_times(recorded(), PASSES)
+    found = steps.host_times(recorded(), PASSES)
     return {name: [us / LAYERS for us in times] for name, times in found.items()}
 
 
 def timed(make: Callable[[], Calls]) -> Mapping[str, Sequence[float]]:
     """Host times of the calls that `make` makes, on the GPU."""
-    import on_gpu
+    import steps
 
-    return on_gpu.host_times(make())
+    return steps.host_times(make())
 
 
 CASES = (

@@ -249,7 +249,7 @@ def host() -> Mapping[str, Sequence[float]]:
     """Host times of products that torch computes, as it is and where calls are passed on."""
     import torch
 
-    import on_gpu
+    import steps
     import tilewright.torch
     from tilewright.torch.installing import decisions
 
@@ -269,7 +269,7 @@ def host() -> Mapping[str, Sequence[float]]:
             way = "" if turn % 2 == 0 else ", passed on"
             if way:
                 tilewright.torch.install()
-            for label, times in on_gpu.host_times(products).items():
+            for label, times in steps.host_times(products).items():
                 found.setdefault(f"{label}{way}", []).extend(times)
             tilewright.torch.uninstall()
     finally:

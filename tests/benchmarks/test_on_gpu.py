@@ -12,6 +12,7 @@ from test_rivals import on_torch
 import comparison
 import on_gpu
 import rivals
+import steps
 import tilewright as tw
 from cases import Case, Contest, InGraphs
 from comparison import compared
@@ -332,11 +333,11 @@ def test_steps_in_graphs_are_timed_call_by_call(monkeypatch):
         def queue(self, call):
             return call()
 
-    monkeypatch.setattr(on_gpu, "in_graphs", lambda calls: {n: lambda n=n: us[n] for n in calls})
+    monkeypatch.setattr(steps, "in_graphs", lambda calls: {n: lambda n=n: us[n] for n in calls})
     monkeypatch.setattr(timing, "Events", lambda flush, place: Said())
-    monkeypatch.setattr(on_gpu, "REPLAY_SECONDS", 180e-6 * 20)
-    fixed = on_gpu.fixed
-    monkeypatch.setattr(on_gpu, "fixed", lambda rounds: replace(fixed(rounds), warm_up_seconds=0))
+    monkeypatch.setattr(steps, "REPLAY_SECONDS", 180e-6 * 20)
+    fixed = steps.fixed
+    monkeypatch.setattr(steps, "fixed", lambda rounds: replace(fixed(rounds), warm_up_seconds=0))
     place = object.__new__(on_gpu.Bench)
     monkeypatch.setattr(on_gpu.Bench, "release", lambda self: None)
     asked = []
@@ -382,7 +383,7 @@ def test_a_problem_leaves_its_row_and_the_kernels_that_were_picked(bench):
 
 def test_host_times_are_per_call():
     called = []
-    host = on_gpu.Host(calls=5, wait=lambda: called.append("wait"))
+    host = steps.Host(calls=5, wait=lambda: called.append("wait"))
     us = host.queue(lambda: called.append("call"))
     assert called == ["wait", *["call"] * 5]
     assert us > 0
@@ -390,9 +391,9 @@ def test_host_times_are_per_call():
 
 def test_a_step_ends_with_its_work(monkeypatch):
     told = []
-    monkeypatch.setattr(on_gpu, "_synchronize", lambda: told.append("wait"))
-    monkeypatch.setattr(on_gpu, "STEPS", replace(QUICK, min_samples=4, max_samples=4))
-    found = on_gpu.stepped({"ours": lambda: told.append("step")})
+    monkeypatch.setattr(steps, "synchronize", lambda: told.append("wait"))
+    monkeypatch.setattr(steps, "STEPS", replace(QUICK, min_samples=4, max_samples=4))
+    found = steps.stepped({"ours": lambda: told.append("step")})
     assert len(found["ours"]) == 4
     assert told == ["wait", "step", "wait"] * 4
 
@@ -405,5 +406,5 @@ def test_fixed_rounds_take_no_more_and_no_less():
             return call()
 
     calls = {name: [lambda name=name: us[name]] for name in us}
-    taken = timing.measure(calls, Said(), replace(on_gpu.fixed(14), warm_up_seconds=0))
+    taken = timing.measure(calls, Said(), replace(steps.fixed(14), warm_up_seconds=0))
     assert {name: len(series.samples_us) for name, series in taken.items()} == dict.fromkeys(us, 14)
