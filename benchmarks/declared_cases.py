@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ Ranges = Mapping[str, Mapping[str, Range] | Draw]
 """By operation: a range for each size, or what draws them."""
 
 PREFIX = "declared-"
+PUBLISHED = "published-"
 COUNT = 3
 """Problems that are drawn anew, and those that are taken by chance of the page's."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
@@ -112,6 +113,14 @@ def _is_drawn_large(name: str, problem: Any) -> bool:
     return _is_large(problem) and _is_drawn(name, problem)
 
 
+PARTS = (
+    Part("eager", EAGER, vendor=(rivals_declared.EAGER,)),
+    Part("compiled", COMPILED, vendor=(rivals_declared.COMPILED,)),
+    Part("copy", COPY, vendor=(rivals.COPY,), where=_is_large),
+)
+"""Of every case."""
+
+
 def cases_of(ranges: Ranges) -> tuple[Case, ...]:
     """The cases of each operation: by what a dispatcher chooses untuned, by a search, and by what
     is chosen for all that the page states."""
@@ -119,11 +128,6 @@ def cases_of(ranges: Ranges) -> tuple[Case, ...]:
 
 
 def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
-    parts = (
-        Part("eager", EAGER, vendor=(rivals_declared.EAGER,)),
-        Part("compiled", COMPILED, vendor=(rivals_declared.COMPILED,)),
-        Part("copy", COPY, vendor=(rivals.COPY,), where=_is_large),
-    )
     drawn_parts = (
         Part("drawn", TORCH, where=partial(_is_drawn, name)),
         Part("drawn-copy", COPY, (rivals.COPY,), partial(_is_drawn_large, name)),
@@ -135,7 +139,7 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
         TORCH, partial(some, name, ranges), ours="answered",
         vendor=(rivals_declared.eager, rivals_declared.compiled, rivals_library.library),
         beside=(rivals.copy,),
-        exact="near", parts=(*parts, *drawn_parts), seconds=SECONDS,
+        exact="near", parts=(*PARTS, *drawn_parts), seconds=SECONDS,
         ahead=rivals_declared.compile_ahead,
     )  # fmt: skip
     yield usual
@@ -147,5 +151,16 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
     yield replace(
         usual, name=f"{usual.name}-stated",
         says=f"{name}, all sizes that its page states, by what is chosen untuned",
-        problems=partial(stated, name), parts=parts, apart="-stated",
+        problems=partial(stated, name), parts=PARTS, apart="-stated",
+    )  # fmt: skip
+
+
+def published_case(name: str, sizes: Sequence[Fields]) -> Case:
+    """The case of an operation on the sizes of other libraries' own benchmarks."""
+    usual = next(_cases(name, {}))
+    return replace(
+        usual, name=PUBLISHED + name.replace("_", "-"),
+        says=f"{name}, sizes that other libraries publish times of, by what is chosen untuned",
+        problems=lambda: [ops.family(name).problem_type(**fields) for fields in sizes],
+        parts=PARTS,
     )  # fmt: skip

@@ -24,7 +24,7 @@ import rivals
 import rivals_declared
 import rivals_library
 from comparison import Row, Way, halves
-from declared_cases import PREFIX
+from declared_cases import PREFIX, PUBLISHED
 from run_file import restored, whole
 
 
@@ -61,7 +61,7 @@ def lines(said: Mapping[str, Any]) -> Iterator[Line]:
     the file is of another commit."""
     every = cases.every()
     for name, report in said["cases"].items():
-        if not name.startswith(PREFIX):
+        if not name.startswith((PREFIX, PUBLISHED)):
             continue
         stated = {str(p): p for p in every[name].problems()} if name in every else {}
         for document in report["rows"]:

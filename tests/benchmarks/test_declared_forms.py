@@ -138,6 +138,15 @@ def test_sizes_are_drawn_anew():
         assert not {*found} & {*declared_cases.stated(name)}
 
 
+def test_published_sizes_are_of_their_operation():
+    named = [name for name in EVERY if name.startswith(declared_cases.PUBLISHED)]
+    assert named
+    for name in named:
+        found, family = EVERY[name].problems(), name.removeprefix(declared_cases.PUBLISHED)
+        assert {p.family for p in found} == {family.replace("-", "_")}
+        assert len({*found}) == len(found)
+
+
 def test_a_copy_is_beside_what_exceeds_l2():
     case, small = EVERY["declared-rms-norm"], {"rows": 8, "columns": 64, "dtype": "bf16"}
     family = ops.family("rms_norm")
