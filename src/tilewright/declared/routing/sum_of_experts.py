@@ -163,9 +163,22 @@ declare(
         amplifies=2.0,
         gradients=gradients,
         problems=tuple(
-            {"tokens": tokens, "k": k, "slots": tokens * k, "width": width, "has_weights": True}
-            # Mixtral, Qwen3, gpt-oss, DeepSeek-V3.
-            for k, width in ((2, 4096), (8, 2048), (4, 2880), (8, 7168))
+            {
+                "tokens": tokens,
+                "k": k,
+                "slots": tokens * k,
+                "width": width,
+                "has_weights": True,
+                "has_shared": shared,
+            }
+            # Mixtral, Qwen3, gpt-oss, DeepSeek-V3 and its shared expert.
+            for k, width, shared in (
+                (2, 4096, False),
+                (8, 2048, False),
+                (4, 2880, False),
+                (8, 7168, False),
+                (8, 7168, True),
+            )
             for tokens in _tiles.TOKENS
         ),
     )

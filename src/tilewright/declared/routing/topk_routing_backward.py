@@ -84,6 +84,7 @@ declare(
         problems=(
             {"rows": 16384, "experts": 8, "k": 2, "renormalize": True},
             {"rows": 16384, "experts": 128, "k": 8, "renormalize": True},
+            {"rows": 16384, "experts": 128, "k": 4, "scoring": "softmax_of_chosen"},  # gpt-oss
             {"rows": 16384, "experts": 256, "k": 8, "scoring": "sigmoid", "renormalize": True},
         ),
     )

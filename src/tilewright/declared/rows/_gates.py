@@ -44,6 +44,14 @@ def problems(*tokens: int, **fields: Any) -> tuple[dict[str, Any], ...]:
     )
 
 
+GEMMA = tuple(
+    {"rows": rows, "columns": columns, "gate": "gelu_tanh"}
+    for columns in (10240, 21504)
+    for rows in (4096, 8192)
+)
+"""Inner layers of Gemma 3 4B and 27B."""
+
+
 def pieces(columns: int) -> tuple[int, ...]:
     """The values of BLOCK for rows that are cut into pieces."""
     whole = _tiles.block(columns)

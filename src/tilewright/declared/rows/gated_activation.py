@@ -109,6 +109,7 @@ declare(
             *_gates.problems(4096, quant="row", out_dtype="e4m3fn"),
             *_gates.problems(4096, quant="block", out_dtype="e4m3fn"),
             {"rows": 4096, "columns": 2880, "interleaved": True},  # gpt-oss
+            *_gates.GEMMA,
         ),
     )
 )

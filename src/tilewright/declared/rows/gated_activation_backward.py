@@ -50,6 +50,6 @@ declare(
         multiples=("columns", "x_stride", "up_stride"),
         reference=reference,
         amplifies=4.0,
-        problems=_gates.problems(4096, 16384),
+        problems=(*_gates.problems(4096, 16384), *_gates.GEMMA),
     )
 )

@@ -27,8 +27,12 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (-(-problem.tokens // config.ROWS),)
 
 
-# DeepSeek-V3: 256 experts, 8 of them for each token, rows of 7168.
-SIZES = {"columns": 7168, "experts": 256, "slots": 8}
+# DeepSeek-V3: 256 experts, 8 of them for each token, rows of 7168; Mixtral and Qwen3.
+SIZES = (
+    {"columns": 7168, "experts": 256, "slots": 8},
+    {"columns": 4096, "experts": 8, "slots": 2},
+    {"columns": 2048, "experts": 128, "slots": 8},
+)
 
 declare(
     Declaration(
@@ -66,6 +70,8 @@ declare(
         reference=reference,
         amplifies=4.0,
         drivers=(_ck.QUANTISE_EXPERTS,),
-        problems=tuple({"tokens": tokens, **SIZES} for tokens in _sizes.ROWS[:-1]),
+        problems=tuple(
+            {"tokens": tokens, **sizes} for sizes in SIZES for tokens in _sizes.ROWS[:-1]
+        ),
     )
 )

@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.custom import In, Out, declare
 from tilewright.declared._arrays import beside, zeros
 from tilewright.declared.sums import _pixel_groups, _windows
-from tilewright.declared.sums.pool import GLOBAL, IMAGES, RESNET
+from tilewright.declared.sums.pool import GLOBAL, I3D, IMAGES, RESNET, VGG, VIDEOS
 from tilewright.dtypes import DTYPES
 
 
@@ -70,6 +70,17 @@ declare(
             # ResNet-50 (arXiv:1512.03385), 64 images: the 3×3 windows behind its first layer.
             {**IMAGES, "height": 112, "width": 112, "channels": 64, **RESNET, "has_index": True},
             {**IMAGES, "height": 7, "width": 7, "channels": 2048, **GLOBAL},
+            # VGG-16 and I3D, as of `pool`.
+            {**IMAGES, "height": 224, "width": 224, "channels": 64, **VGG, "has_index": True},
+            {
+                **VIDEOS,
+                "depth": 32,
+                "height": 28,
+                "width": 28,
+                "channels": 480,
+                **I3D,
+                "has_index": True,
+            },
         ),
     )
 )
