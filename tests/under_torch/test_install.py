@@ -347,6 +347,8 @@ def test_what_torch_refuses_of_a_convolution_torch_says(every, word, says):
     wrong = {"padding": (1, 1, 1), "stride": 0}[word]
     with on("all"), pytest.raises(RuntimeError, match=says):
         torch.nn.functional.conv2d(x, w, **{word: wrong})
+    with on("all"), pytest.raises(RuntimeError, match="three dimensions"):
+        torch.convolution(x[0, 0], w[:7, :7, 0, 0], None, [], [], [], False, [], 1)
     assert not every.seen
 
 

@@ -33,6 +33,11 @@ for every ROWS rows."""
 LEAST_AHEAD = 2048
 """Rows of more elements may be loaded ahead. Up to `MANY` a measurement decides."""
 
+LEAST_COPIED = 4
+"""Bytes that an asynchronous copy moves at least. Elements of 16 bits that lie by themselves are
+loaded to registers instead, and no row is on its way meanwhile (99 registers in a build of
+`layer_norm` of 9001 elements for sm_90, 57 of 9000)."""
+
 LARGE_PIECE = 8192
 """Elements of the larger piece. Twice as large pieces keep as many bytes in flight with half as
 many workgroups, so that half as many rows lie in L2 until they are read again."""
@@ -58,6 +63,9 @@ def fits(problem: Any, config: Any) -> bool | str:
     held."""
     if config.AHEAD and not (config.HELD and problem.columns > LEAST_AHEAD and config.ROWS == 1):
         return f"AHEAD = {config.AHEAD} for rows of {problem.columns}"
+    at_once = config.alignment * DTYPES[problem.dtype].bytes
+    if config.AHEAD and at_once < LEAST_COPIED:
+        return f"{at_once} bytes at once are not copied to shared memory ahead"
     if config.AHEAD and config.num_warps != ahead_warps(problem):
         return f"{config.num_warps} warps for rows of {problem.columns} loaded ahead"
     if config.num_warps == MOST_WARPS and not config.AHEAD and config.BLOCK != MOST:

@@ -53,7 +53,7 @@ def _why_not(
         return "operands are of several dtypes"
     if not x.dim() == w.dim() == len(stride) + 2:
         return "there is no batch"
-    if not len(stride) == len(padding) == len(dilation) or min(stride) < 1:
+    if not len(stride) == len(padding) == len(dilation) or min(stride, default=0) < 1:
         return "numbers of its geometry do not fit"  # torch says so
     if any(0 in one.shape for one in tensors):
         return "an operand is empty"
