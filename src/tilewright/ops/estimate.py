@@ -66,6 +66,33 @@ class Ranking(Sequence[tuple[Any, Estimate]]):
         return self.pool[at], self.found.one(at)
 
 
+class Considered(Pool):
+    """The configs of `pool`, which several selectors are asked about for one problem, one after
+    another: their estimates are worked out once."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool.columns, pool.columns)
+        self._pool = pool
+        self._ranked: tuple[Any, Any, Sequence[tuple[Any, Estimate]]] | None = None
+
+    def ranked(self, family: Any, problem: Any, device: Any) -> Sequence[tuple[Any, Estimate]]:
+        """See `ranked`."""
+        known = self._ranked
+        if known is None or known[0] is not problem or known[1] is not device:
+            known = self._ranked = problem, device, family.rank(problem, self._pool, device)
+        return known[2]
+
+
+def ranked(
+    family: Any, problem: Any, configs: Sequence[Any], device: Any
+) -> Sequence[tuple[Any, Estimate]]:
+    """As `Family.rank`, which is asked once about configs that are `Considered`."""
+    if isinstance(configs, Considered):
+        return configs.ranked(family, problem, device)
+    found: Sequence[tuple[Any, Estimate]] = family.rank(problem, configs, device)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Estimates:
     """The estimates of several kernels.

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
+from tilewright.ops.estimate import Considered
+from tilewright.ops.pool import Pool
 
 Offers = Callable[[Any, Any, Device, str], Any]
 """Called with a family, a problem of it, a device and the kind of a library (``cudnn``): the config
@@ -151,8 +153,10 @@ class Chain:
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         """The first selector's choices, then those of the next among the candidates left."""
         placed: set[Any] = set()
+        # Of a pool more is known than of a list: what one selector estimated, the next need not.
+        candidates = Considered(Pool.of(candidates))
         for selector in self.selectors:
-            left = candidates  # of a pool itself, more is known than of a list of its configs
+            left: Sequence[Any] = candidates
             if placed:
                 left = [config for config in candidates if config not in placed]
             for choice in selector.order(problem, left, device) if left else ():

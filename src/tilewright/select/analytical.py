@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from tilewright import ops
 from tilewright.arch.model import Device
+from tilewright.ops.estimate import ranked
 from tilewright.select import Choice, Offers, Skipped
 
 
@@ -30,13 +31,13 @@ class Analytical:
         """All candidates, the least estimated time first; before them the library's first
         algorithm, where it is expected to be faster."""
         family = ops.family(problem.family)
-        ranked = family.rank(problem, candidates, device)
+        ranking = ranked(family, problem, candidates, device)
         offered = (one for one in self.recall(problem, device) if isinstance(one, Choice))
         theirs = next((one for one in offered if one.config in candidates), None)
         if theirs is not None:
             yield theirs
-            ranked = [pair for pair in ranked if pair[0] != theirs.config]
-        for config, estimate in ranked:
+            ranking = [pair for pair in ranking if pair[0] != theirs.config]
+        for config, estimate in ranking:
             yield Choice(config, self.name, f"estimated {estimate}")
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.ops.estimate import Estimates, Ranking
+from tilewright.ops.estimate import Estimates, Ranking, ranked
 from tilewright.ops.library import library_of
 from tilewright.ops.pool import Columns, Each, Pool, each
 
@@ -40,13 +40,13 @@ class Described:
         pool = Pool.of(configs)
         if pool and not (built := each(pool.columns, _built_here)).all():
             pool = pool.part(built.nonzero()[0])
-        ranked = self._family.rank(problem, pool, device) if pool else ()
-        if isinstance(ranked, Ranking):
-            self.pool, found, self.places = ranked.pool, ranked.found, [*ranked.places]
+        order = ranked(self._family, problem, pool, device) if pool else ()
+        if isinstance(order, Ranking):
+            self.pool, found, self.places = order.pool, order.found, [*order.places]
         else:
-            self.pool = Pool(config for config, _ in ranked)
-            found = Estimates.each([estimate for _, estimate in ranked])
-            self.places = [*range(len(ranked))]
+            self.pool = Pool(config for config, _ in order)
+            found = Estimates.each([estimate for _, estimate in order])
+            self.places = [*range(len(order))]
         self._terms = found.terms
         self._made: dict[str, Each] = {}
         self.us = found.total_us

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch.model import Device
+from tilewright.ops.estimate import ranked
 from tilewright.ops.library import kind, library_of
 from tilewright.select import Choice, Offers, Skipped
 from tilewright.tables.lookup import Found, Lookup, Versions
@@ -119,5 +120,5 @@ class Tuned:
 
 
 def _least(configs: Sequence[Any], problem: Any, device: Device) -> float:
-    ranked = ops.family(problem.family).rank(problem, configs, device)
-    return min(estimate.total_us for _, estimate in ranked)
+    ranking = ranked(ops.family(problem.family), problem, configs, device)
+    return min(estimate.total_us for _, estimate in ranking)
