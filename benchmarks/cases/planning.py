@@ -27,7 +27,7 @@ from tilewright.ops.pool import Pool
 from tilewright.plan import Planner
 from tilewright.select.features import Described
 from tilewright.select.learned import judged
-from tilewright.select.model import SHIPPED, gather
+from tilewright.select.model import SHIPPED, Models, gather
 from tilewright.tables import file
 from tilewright.tables.lookup import installed
 from tilewright.tables.row import Row
@@ -102,18 +102,26 @@ def planning() -> Samples:
 
 
 CANDIDATES = 200
+FILES = 20
+
+
+def shipped() -> Models:
+    """The shipped models; none is read yet."""
+    found = gather(SHIPPED)
+    assert found is not None
+    return found
 
 
 def learned(count: int = 1000) -> Samples:
-    """Choices by the shipped models: a walk of their trees, and plans of new problems with and
-    without them. The walk is in C, for as many kernels as a space has."""
+    """Choices by the shipped models: what a process does once, a walk of their trees, and plans of
+    new problems with and without them. The walk is in C, for as many kernels as a space has."""
     import numpy as np
 
-    models = gather(SHIPPED)
-    gpu = device("h200_sxm")
-    assert models is not None
-    model = models.get("gemm_bf16")
-    assert model is not None
+    gpu, lesson = device("h200_sxm"), "gemm_bf16"
+    files = [shipped() for _ in range(FILES)]
+    read = [one.get(lesson) for one in (shipped() for _ in range(FILES))]
+    models, model = shipped(), read[0]
+    assert model is not None and model.stale == ""
     problems = [GemmProblem(m, 4096, 4224) for m in range(512, 512 + count)]
     family, this = ops.family("gemm"), arch(gpu.arch)
     pool = Pool(family.default_space(problems[0], this).expand(this).configs)
@@ -130,6 +138,9 @@ def learned(count: int = 1000) -> Samples:
     taught = Dispatcher(device=gpu, models=models, selector=("learned", "analytical"))
     taught.select(problems[0])
     return {
+        f"open the shipped models, of {len(models)} classes": each(gather, [SHIPPED] * FILES),
+        "read the model of one class": each(lambda one: one.get(lesson), files),
+        "work out whether it is stale": each(lambda one: one.stale, read[1:]),
         f"walk {len(model.trees.roots)} trees for {CANDIDATES} kernels": each(
             model.trees.values, [many] * count
         ),

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from planted_model import planted
+from typer.testing import CliRunner
 
 from tilewright import arch, ops
 from tilewright.canonical import canonical, sha256
+from tilewright.cli.app import app
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, BadFile
 from tilewright.select import trees as trees_module
@@ -208,6 +210,16 @@ def test_where_a_record_has_the_vendors_library_ahead_it_says_nothing(monkeypatc
     assert chosen(MODEL, offers=lambda *_: SERVING[0])
 
 
+@pytest.mark.parametrize("model", [MODEL, replace(MODEL, least_gain=2.0)])
+def test_a_plan_takes_estimates_once_whether_the_model_chooses_or_not(model: Any, monkeypatch: Any):
+    assert model.stale == ""  # which takes estimates of its probes, once in a process
+    counted, rank = [], type(GEMM).rank
+    monkeypatch.setattr(type(GEMM), "rank", lambda *asked: counted.append(asked) or rank(*asked))
+    chain = ("learned", "analytical")
+    chosen = Dispatcher(device="h200_sxm", models=Models([model]), selector=chain).select(PROBLEM)
+    assert (chosen.selector, len(counted)) == ("learned" if model is MODEL else "analytical", 1)
+
+
 def test_no_candidates():
     assert "no kernel" in why_silent(MODEL, configs=[])
 
@@ -320,26 +332,35 @@ def test_two_models_of_a_class_are_refused(tmp_path: Path):
         Dispatcher(models=[tmp_path / "one.json", tmp_path / "one.json"])
 
 
-def written(path: Path, models: Any, **more: Any) -> Path:
-    """A file with this content and its right digest."""
-    document = {"tilewright_models": SCHEMA, "digest": sha256(canonical(models)), "models": models}
-    path.write_text(json.dumps(document | more))
+def written(path: Path, model: Any, more: dict[str, Any] | None = None) -> Path:
+    """A file with this model and its right digest. more: what it has besides or instead."""
+    text, more = canonical(model), more or {}
+    of_class = {"family": "gemm", "digest": sha256(text), "model": text.decode()}
+    own = {field: more.get(field, stated) for field, stated in of_class.items()}
+    document = {"tilewright_models": SCHEMA, "models": {"gemm_bf16": own}}
+    rest = {field: stated for field, stated in more.items() if field not in own}
+    path.write_text(json.dumps(document | rest))
     return path
 
 
 def changed(**trees: Any) -> Any:
     stated = json.loads(json.dumps(asdict(MODEL)))
     stated["trees"] |= trees
-    return [stated]
+    return stated
 
 
 @pytest.mark.parametrize(
-    ("models", "more", "said"),
+    ("model", "more", "said"),
     [
-        (changed(), {"digest": "0" * 64}, "changed or damaged"),
+        (changed(), {"digest": "0" * 64}, "the model of 'gemm_bf16': was changed or damaged"),
+        (changed(), {"model": "{"}, "changed or damaged"),
+        (changed(), {"model": "{", "digest": sha256(b"{")}, "line 1, column 2"),
+        (changed(), {"family": "conv"}, "it is of 'gemm_bf16', of operation 'gemm'"),
+        (changed() | {"lesson": "gemm_fp16"}, {}, "it is of 'gemm_fp16', of operation 'gemm'"),
         (changed(), {"tilewright_models": 1}, "its schema is 1.* train the models again"),
         (changed(), {"more": 1}, "unknown field 'more'"),
-        ({}, {}, "models"),
+        (changed(), {"models": []}, "models"),
+        ({}, {}, "missing field 'lesson'"),
         (changed(left=[1, 0, 2, 0, 0]), {}, "children of node 2 are 2 and 4"),
         (changed(right=[2, 0, 5, 0, 0]), {}, "children of node 2 are 3 and 5"),
         (changed(left=[2, 0, 3, 0, 0]), {}, "a node of the tree at 0 has not one parent"),
@@ -351,24 +372,40 @@ def changed(**trees: Any) -> Any:
         (changed(left=[1, 2, 3, 0, 0]), {}, "node 1 is a leaf with children"),
         (changed(roots=[0, 5]), {}, "roots do not rise from 0 to below 5"),
         (changed(threshold=[0.5, 0.0]), {}, "threshold has 2 values of 5 nodes"),
-        ([asdict(replace(MODEL, least_gain=-1.0))], {}, "least_gain is -1.0"),
-        ([asdict(replace(MODEL, features=()))], {}, "features are 1 to"),
-        ([asdict(replace(MODEL, archs=()))], {}, "names no architecture"),
-        ([asdict(replace(MODEL, probes=()))], {}, "has no probes"),
+        (asdict(replace(MODEL, least_gain=-1.0)), {}, "least_gain is -1.0"),
+        (asdict(replace(MODEL, features=())), {}, "features are 1 to"),
+        (asdict(replace(MODEL, archs=())), {}, "names no architecture"),
+        (asdict(replace(MODEL, probes=())), {}, "has no probes"),
         (
-            [asdict(replace(MODEL, probes=(replace(MODEL.probes[0], answers=()),)))],
+            asdict(replace(MODEL, probes=(replace(MODEL.probes[0], answers=()),))),
             {},
             "a probe has 8 kernels, 8 estimates and 0 answers",
         ),
-        ([asdict(replace(MODEL, features=MODEL.features[:1] * 2))], {}, "a name of its own"),
-        ([asdict(MODEL)] * 2, {}, "two models of gemm_bf16"),
+        (asdict(replace(MODEL, features=MODEL.features[:1] * 2)), {}, "a name of its own"),
     ],
 )
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, models: Any, more: Any, said: str):
-    models = json.loads(json.dumps(models))
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, model: Any, more: Any, said: str):
     with pytest.raises(BadFile, match=said) as raised:
-        load(written(tmp_path / "model.json", models, **more))
+        [*load(written(tmp_path / "model.json", model, more))]
     assert "\n" not in str(raised.value)
+
+
+def test_a_class_is_read_when_a_problem_of_it_is_met(tmp_path: Path):
+    """So what is wrong with another one is said where that is asked for, and by `learn explain`."""
+    path = tmp_path / "models.json"
+    save(Models([MODEL, replace(MODEL, lesson="gemm_fp16")]), path)
+    document = json.loads(path.read_text())
+    document["models"]["gemm_fp16"]["model"] += " "
+    path.write_text(json.dumps(document))
+    models = load(path)
+    assert len(models) == 2
+    dispatcher = Dispatcher(device="h200_sxm", models=models)
+    assert dispatcher.select(PROBLEM).selector == "learned"
+    said = "models.json: the model of 'gemm_fp16': was changed or damaged"
+    with pytest.raises(BadFile, match=said):
+        dispatcher.select(replace(PROBLEM, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16"))
+    shown = CliRunner().invoke(app, ["learn", "explain", str(path)])
+    assert shown.exit_code != 0 and said in shown.output.replace("\n", " ")
 
 
 @pytest.mark.turns(40)
@@ -385,11 +422,12 @@ def test_no_mutation_of_a_file_raises_another_error(tmp_path: Path):
                 content[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
             path.write_bytes(content)
         else:
-            models = json.loads(json.dumps([asdict(MODEL)]))
-            mutate(models, rng)
-            written(path, models)
+            model = json.loads(json.dumps(asdict(MODEL)))
+            mutate(model, rng)
+            written(path, model)
         try:
             found = load(path)
+            assert len([*found]) == len(found)
         except BadFile as error:
             refused += 1
             assert "\n" not in str(error)

@@ -55,7 +55,7 @@ class Learned:
 
     def knows(self, family: str, device: Device) -> bool:
         """See `tilewright.select.Knows`."""
-        return any(model.family == family for model in self.models)
+        return any(model.family == family for model in self.models.listed())
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         """The candidates that the model can judge, the least time expected first; none where it

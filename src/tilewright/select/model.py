@@ -4,15 +4,16 @@ A model gives each kernel a number that, added to the logarithm of its estimate,
 of a problem. It has the estimate's residual, so what the estimate knows need not be learned
 (docs/learning.md).
 
-A file is JSON: the models, and the SHA-256 of their canonical JSON. It holds numbers and names
-only, so reading a stranger's file executes nothing, and every fault in it is a `BadFile`.
+A file is JSON. It has each model as a text, which is JSON too, with its SHA-256: a process reads
+the models of the classes that it meets and no others. It holds numbers and names only, so reading a
+stranger's file executes nothing, and every fault in it is a `BadFile`.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from tilewright.select.features import CONFIG, SHARED, Described, field_of
 from tilewright.select.probes import Probe, moved
 from tilewright.select.trees import Trees
 
-SCHEMA = 2
+SCHEMA = 3
 ENVIRONMENT = "TILEWRIGHT_MODELS"
 """The variable that names files of models, separated as in PATH."""
 SHIPPED = "shipped"
@@ -233,44 +234,93 @@ def _number(value: Any) -> bool:
     return isinstance(value, bool | int | float) and math.isfinite(value)
 
 
-class Models:
-    """Models by class of problems. where: the files, for errors and explanations."""
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A model as a file has it.
 
-    def __init__(self, models: Iterable[Model], where: str = "") -> None:
+    family: as the model's. digest: the SHA-256 of its text. model: its JSON.
+    """
+
+    family: str
+    digest: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The model of the class `lesson`, in a file that was not read further. where: begins
+    errors."""
+
+    lesson: str
+    text: Text
+    where: str
+
+    @property
+    def family(self) -> str:
+        """The operation."""
+        return self.text.family
+
+    def read(self) -> Model:
+        """The model. Raises `BadFile`, which says what is wrong with it."""
+        if self.text.digest != sha256(self.text.model.encode()):
+            raise BadFile(f"{self.where}: was changed or damaged: its digest is of other content")
+        model = convert(parse_json(self.text.model, self.where), Model, self.where)
+        model.check(self.where)
+        if (model.lesson, model.family) != (self.lesson, self.family):
+            raise BadFile(
+                f"{self.where}: it is of {shown(model.lesson)}, of operation {shown(model.family)}"
+            )
+        return model
+
+
+class Models:
+    """Models by class of problems. Those in a file are read when they are asked for, and raise
+    `BadFile` then. where: the files, for errors and explanations."""
+
+    def __init__(self, models: Iterable[Model | Unread], where: str = "") -> None:
         self.where = where
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, Model | Unread] = {}
         for model in models:
             if model.lesson in self._models:
                 raise BadArgument(f"{where}: there are two models of {model.lesson}: give one")
             self._models[model.lesson] = model
 
-    def __iter__(self) -> Any:
-        return iter(self._models.values())
+    def __iter__(self) -> Iterator[Model]:
+        return filter(None, map(self.get, [*self._models]))
 
     def __len__(self) -> int:
         return len(self._models)
 
     def get(self, lesson: str) -> Model | None:
         """The model of a class of problems."""
-        return self._models.get(lesson)
+        found = self._models.get(lesson)
+        if isinstance(found, Unread):
+            found = self._models[lesson] = found.read()
+        return found
+
+    def listed(self) -> Iterable[Model | Unread]:
+        """All of them, as far as they were read."""
+        return self._models.values()
 
     @property
     def digest(self) -> str:
         """Equal for equal models."""
-        return _digest([asdict(model) for model in self])
+        return sha256(canonical([asdict(model) for model in self]))
 
 
 def save(models: Models, path: PathLike) -> None:
     """Write the models to `path`, whole or not at all. The same models give the same bytes. Raises
     `StoreError`."""
-    stated = [asdict(model) for model in models]
-    document = {"tilewright_models": SCHEMA, "digest": _digest(stated), "models": stated}
-    write_whole(Path(path), canonical(document))
+    texts = {}
+    for model in models:
+        text = canonical(asdict(model))
+        texts[model.lesson] = asdict(Text(model.family, sha256(text), text.decode()))
+    write_whole(Path(path), canonical({"tilewright_models": SCHEMA, "models": texts}))
 
 
 def load(path: PathLike) -> Models:
     """The models in the file at `path`. Raises `BadFile`, which names the file and what is wrong
-    with it."""
+    with it; what is wrong with one of the models, that raises when it is asked for."""
     where = os.fspath(path)
     document = parse_json(read_text(path), where)
     if not isinstance(document, Mapping) or "tilewright_models" not in document:
@@ -281,22 +331,14 @@ def load(path: PathLike) -> Models:
             f"{where}: its schema is {shown(schema)}; this Tilewright reads {SCHEMA}: train the "
             "models again"
         )
-    if unknown := document.keys() - {"tilewright_models", "digest", "models"}:
+    if unknown := document.keys() - {"tilewright_models", "models"}:
         raise BadFile(f"{where}: unknown field {shown(min(unknown))}")
-    stated = document.get("models")
-    models = convert(stated, list[Model], f"{where}: models")
-    if document.get("digest") != _digest(stated):
-        raise BadFile(f"{where}: was changed or damaged: its digest is of other content")
-    for number, model in enumerate(models):
-        model.check(f"{where}: models[{number}]")
-    try:
-        return Models(models, where)
-    except BadArgument as error:
-        raise BadFile(str(error)) from None
-
-
-def _digest(stated: Any) -> str:
-    return sha256(canonical(stated))
+    texts = convert(document.get("models"), dict[str, Text], f"{where}: models")
+    unread = (
+        Unread(lesson, text, f"{where}: the model of {shown(lesson)}")
+        for lesson, text in texts.items()
+    )
+    return Models(unread, where)
 
 
 GivenModels = Models | PathLike | Sequence[PathLike]
@@ -325,7 +367,7 @@ def gather(given: GivenModels | None) -> Models | None:
     ]
     loaded = [load(file) for file in files]
     where = ", ".join(models.where for models in loaded)
-    return Models((model for models in loaded for model in models), where)
+    return Models((model for models in loaded for model in models.listed()), where)
 
 
 def shipped() -> Sequence[PathLike]:
