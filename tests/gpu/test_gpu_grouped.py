@@ -10,6 +10,7 @@ from grouped_cases import cases, config, epilogues, gathered, of_any_number  # n
 from grouped_lowbit_cases import cases as of_few_bits  # noqa: E402
 from grouped_lowbit_cases import zero_points  # noqa: E402
 from grouped_scale_cases import cases as scaled  # noqa: E402
+from grouped_scale_cases import gates  # noqa: E402
 from widened_cases import cases as widened  # noqa: E402
 
 from tilewright import verify  # noqa: E402
@@ -59,9 +60,19 @@ LARGE = [
     ("gluon_ws", 64, {"form": "gathered", "epilogue": "swiglu"}),
     ("gluon_scaled", 128, EIGHT),
     ("gluon_scaled", 128, {"form": "gathered", **EIGHT}),
+    ("gluon_scaled", 128, {"form": "gathered", "epilogue": "swiglu", **EIGHT}),
 ]
 """Of largest tiles that store in small pieces: pipeline, K of a step, and fields of config and
 problem."""
+
+
+@pytest.mark.skipif(ARCH != "sm_90", reason="the kernels with warp roles are for sm_90")
+@pytest.mark.parametrize("number", range(len(gates())))
+def test_gates_that_lie_apart_beside_scales_of_blocks(dispatcher, number):
+    kernel, problem = gates()[number]
+    for seed in range(3):
+        result = verify.verify(dispatcher, problem, kernel.name, seed=seed, device="cuda:0")
+        assert result.ok, f"{kernel.name} on {problem}: {result}"
 
 
 @pytest.mark.skipif(ARCH != "sm_90", reason="the kernels with warp roles are for sm_90")
@@ -73,6 +84,8 @@ def test_largest_tiles_have_a_fourth_stage(dispatcher, number, groups):
     kernel = config(ARCH, pipeline=pipeline, store="split", **tile, **said)
     rows = {"rows_a": 900, "per_row": 2} if kernel.form == "gathered" else {}
     sizes = {"groups": groups, "m": 300 if kernel.form == "masked" else 1700, "n": 528, "k": 656}
+    if pipeline == "gluon_scaled" and kernel.epilogue:
+        sizes["n"], rows["gates_apart"] = 2 * 384, True
     fields = {"dtype_c": kernel.dtype_c, "form": "contiguous", **said}
     problem = GroupedGemmProblem(**fields, **sizes, **rows)
     result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")

@@ -87,6 +87,34 @@ def gluon() -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     return made
 
 
+def gates() -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """The kernel in Gluon with gates that lie apart: by one warp group and two, in every form."""
+    made = []
+    for number, (form, chain) in enumerate(
+        (
+            ("gathered", "swiglu"),
+            ("contiguous", "row_scale+clamped_swiglu+bias"),
+            ("masked", "geglu"),
+        )
+    ):
+        said = {"form": form, "dtype_a": "e4m3fn", "epilogue": chain}
+        said |= {"scale_a": "1x128", "scale_b": "128x128" if number < 2 else ""}
+        size = {"tile_m": (128, 64)[number % 2], "num_warps": (8, 4)[number % 2]}
+        size |= {
+            "tile_n": 256,
+            "tile_k": 128,
+            "num_stages": 3,
+            "store": ("direct", "split")[number % 2],
+        }
+        kernel = config(pipeline="gluon_scaled", **size, **said)
+        n = 2 * 256 if said["scale_b"] else 2 * 168  # without scales of B, gates end anywhere
+        more = {"rows_a": 60, "per_row": 2} if form == "gathered" else {"zero_rest": True}
+        m = 70 if form == "masked" else 190
+        problem = GroupedGemmProblem(groups=3, m=m, n=n, k=272, gates_apart=True, **said, **more)
+        made.append((kernel, problem))
+    return made
+
+
 def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
     kernel, problem = case
     words = (kernel.pipeline, kernel.form, problem.layout, problem.dtype_a, kernel.tile_k)

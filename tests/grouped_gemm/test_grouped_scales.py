@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from grouped_cases import config
-from grouped_scale_cases import BLOCKS, cases, gluon, label
+from grouped_scale_cases import BLOCKS, cases, gates, gluon, label
 
 import selection
 from shared_builds import build_once
@@ -213,6 +213,36 @@ def test_the_kernel_in_gluon_is_right_in_the_simulation(case):
     assert worst_error(kernel, problem, device("h200"), 1, inputs) <= 1.0
 
 
+@pytest.mark.parametrize("case", gates(), ids=label)
+def test_gates_of_the_kernel_in_gluon_are_right_in_the_simulation(case):
+    """Groups that end in either warp group's rows, and one without any."""
+    kernel, problem = case
+    inputs = dict(verify.operands_of(problem, 1).inputs)
+    if problem.form == "masked":
+        inputs["counts"][...] = [70, 0, 61]
+    else:
+        inputs["offsets"][...] = [40, 40, 185]
+    assert worst_error(kernel, problem, device("h200"), 1, inputs) <= 1.0
+
+
+def test_gates_of_the_kernel_in_gluon_lie_apart_in_whole_blocks():
+    kernel, problem = gates()[0]
+    assert FAMILY.supports(kernel, problem, SM90)
+    assert FAMILY.interpreted(kernel) == replace(kernel, pipeline="basic")
+    for fields, said in (
+        ({"gates_apart": False}, "gates and ups by turns"),
+        ({"n": 2 * 192, "strides_sb": ()}, "ups begin at column 192"),
+    ):
+        verdict = FAMILY.supports(kernel, replace(problem, stride_b=0, ldc=0, **fields), SM90)
+        assert verdict.rule == "gates_apart" and said in verdict.reason, verdict
+
+
+def test_on_hopper_gates_of_many_rows_are_in_the_kernel_in_gluon(hopper):
+    gated = {"epilogue": "swiglu", "gates_apart": True, "rows_a": 4096, "per_row": 2}
+    problem = stacked("gathered", m=8192, n=4096, k=4096, **gated)
+    assert hopper.select(problem).config.pipeline == "gluon_scaled"
+
+
 def test_the_kernel_in_gluon_has_a_sibling_for_cpu_arrays(hopper):
     kernel, _ = gluon()[0]
     assert FAMILY.interpreted(kernel) == replace(kernel, pipeline="tma")
@@ -226,7 +256,9 @@ def test_the_kernel_in_gluon_has_a_sibling_for_cpu_arrays(hopper):
         ({"tile_k": 256, "num_stages": 2}, "scales", "is not the 128 of K"),
         ({"tile_n": 256, "tile_m": 256, "num_stages": 2}, "scales", "one or two parts of 64x128"),
         ({"layout": "rrr"}, "scales", "K contiguous"),
-        ({"epilogue": "relu"}, "combination", "no epilogue"),
+        ({"epilogue": "relu"}, "combination", "no epilogue relu"),
+        ({"epilogue": "swiglu"}, "combination", "the tile is 128x256"),
+        ({"epilogue": "swiglu+add", "tile_n": 256}, "combination", "without a matrix"),
         ({"scale_b": "128x64"}, "scales", "one scale of B"),
         ({"scale_a": "", "scale_b": ""}, "scales", "is for block scales"),
         ({"form": "weights"}, "form", "no form weights"),
@@ -270,6 +302,6 @@ def test_scaled_kernels_compile_everywhere(store):
             assert FAMILY.judge(kernel, arch(name)), kernel.name
             wanted.append((kernel, name))
     if "sm_90" in HERE:
-        wanted += [(kernel, "sm_90") for kernel, _ in gluon()[::3]]
+        wanted += [(kernel, "sm_90") for kernel, _ in (*gluon()[::3], gates()[0])]
     report = build_once(wanted, store)
     assert not report.failures, "\n".join(map(str, report.failures))

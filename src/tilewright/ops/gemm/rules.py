@@ -550,7 +550,12 @@ def serving(problem: GemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
 
 def refused(c: Columns, problem: GemmProblem, arch: Arch) -> Each:
     """Of which configs `supports` says no."""
-    found = each(c, _illegal, arch)
+    return each(c, _illegal, arch) | unsupported(c, problem)
+
+
+def unsupported(c: Columns, problem: GemmProblem) -> Each:
+    """Which configs a rule of `SUPPORT` refuses; one answer if it is the same of all."""
+    found: Each = False
     for _, rule in SUPPORT:
         for objected, _ in rule(c, problem):
             found = found | objected

@@ -158,7 +158,8 @@ class GroupedGemmFamily(Defaults):
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
         sibling = pipelines.PIPELINES[config.pipeline].one.interpreted
-        if config.form not in pipelines.PIPELINES[sibling].forms:
+        apart = config.pipeline == rules.GATES_APART and config.epilogue != ""
+        if apart or config.form not in pipelines.PIPELINES[sibling].forms:
             sibling = "basic"
         # A sibling without several blocks of scales in a step has one.
         return replace(config, pipeline=sibling, tile_k=sizes.summed_k(config.one))

@@ -34,6 +34,7 @@ from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.operands import ROWS, SIZES
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.grouped_gemm.rules import GATES_APART
 from tilewright.ops.nouns import MAIN, KernelSource, Launch
 
 # --- what alignment promises --------------------------------------------------------------------
@@ -105,7 +106,7 @@ def _ragged(columns: int, ld: int) -> Described:
     return Described((_MOST, _MOST, RAGGED_ROWS, columns), (_WRAP - ld, ld, ld, 1))
 
 
-def _view(p: GroupedGemmProblem, name: str) -> Described:
+def _view(c: GroupedGemmConfig, p: GroupedGemmProblem, name: str) -> Described:
     if p.form == "weights":
         if name == "c":
             return Described((p.groups, p.m, p.columns), (p.m * p.ldc, p.ldc, 1))
@@ -114,7 +115,7 @@ def _view(p: GroupedGemmProblem, name: str) -> Described:
         return Described((p.rows, p.k), (p.lda, 1))
     if name == "c":
         return _ragged(p.columns, p.ldc)
-    if _pairs(p):  # the map takes gates and ups by turns, wherever they lie
+    if _paired_by_map(c):  # the map takes gates and ups by turns, wherever they lie
         between, onward = _steps(p)
         shape = (p.groups, p.n // 2, 2, p.k)
         return Described(shape, (p.stride_b, onward * p.ldb, between * p.ldb, 1))
@@ -126,6 +127,11 @@ def _pairs(of: Any) -> bool:
     """Whether columns of a column-major B become one column of C in twos; of a problem or a
     config."""
     return epilogues.fold(of.epilogue) == 2 and of.layout[1] == "c"
+
+
+def _paired_by_map(c: GroupedGemmConfig) -> bool:
+    """Whether B's map takes gates and ups by turns: not where they are parts of the tile."""
+    return _pairs(c) and c.pipeline != GATES_APART
 
 
 def _steps(p: GroupedGemmProblem) -> tuple[int, int]:
@@ -143,7 +149,7 @@ def _matrix(name: str) -> Array:
         f"dtype_{name}",
         lambda x: _turned(x, name),
         aligned=lambda c: c.alignment,
-        view=lambda x: _view(x.problem, name),
+        view=lambda x: _view(x.config, x.problem, name),
     )
 
 
@@ -262,7 +268,7 @@ def _boxes(c: GroupedGemmConfig) -> dict[str, Box]:
     if c.form == "weights":
         return {"a": (1, 1, k, m), "b": (1, 1, k, n), "c": (1, m, columns)}
     b: Box = (1, k, n) if c.layout[1] == "r" else (1, n, k)
-    if _pairs(c):
+    if _paired_by_map(c):
         b = (1, n // 2, 2, k)
     found = {"a": (m, k), "b": b, "c": (1, 1, m, columns)}
     return {name: box for name, box in found.items() if name != "a" or not _gathered(c)}

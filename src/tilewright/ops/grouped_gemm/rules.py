@@ -14,9 +14,12 @@ from functools import partial
 from typing import Any
 
 from tilewright.arch.model import Arch
+from tilewright.ops import epilogues
 from tilewright.ops.gemm import rules as gemm
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.pipelines import warpgroups
+from tilewright.ops.gemm.pipelines.warpgroups import PART_COLUMNS, WARPGROUP_ROWS
 from tilewright.ops.gemm.pipelines.weights import elementwise
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
@@ -30,6 +33,9 @@ MAX_TMA_ROWS = 2**30
 
 MOST = 2**31 - 1
 """Rows of C, and tiles, at most."""
+
+GATES_APART = "gluon_scaled"
+"""The pipeline whose epilogue takes gates that lie apart from their ups, in parts of its tile."""
 
 LEAST_COLUMNS = 32
 """Columns of a tile of the Gluon kernel at least."""
@@ -119,6 +125,23 @@ def _epilogue(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if record and c.epilogue and not record.takes(c.form, "extra"):
         others = _those(c.form, "extra")
         return f"pipeline {c.pipeline} has no epilogue {c.epilogue}; {others} have it"
+    return _gate(c) if c.epilogue and c.pipeline == GATES_APART else None
+
+
+def _gate(c: GroupedGemmConfig) -> str | None:
+    """Why `GATES_APART` has no such epilogue."""
+    if epilogues.fold(c.epilogue) != 2 or epilogues.has_matrix(c.epilogue):
+        return (
+            f"pipeline {c.pipeline} has no epilogue {c.epilogue}, but gates (swiglu) without a "
+            "matrix"
+        )
+    rows = WARPGROUP_ROWS * warpgroups.groups(c.one)
+    if (c.tile_m, c.tile_n) != (rows, 2 * PART_COLUMNS):
+        return (
+            f"a warp group of {c.pipeline} has a part of gates and one of their ups, so with "
+            f"{c.num_warps} warps and {c.epilogue} the tile is {rows}x{2 * PART_COLUMNS}, not "
+            f"{c.tile_m}x{c.tile_n}"
+        )
     return None
 
 
@@ -176,7 +199,10 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
         reason = rule(config, arch)
         if reason is not None:
             return no(name, reason)
-    return gemm.judge(one(config), arch)
+    whole = one(config)
+    if config.pipeline == GATES_APART:  # the GEMM's kernel has none
+        whole = replace(whole, epilogue="")
+    return gemm.judge(whole, arch)
 
 
 # --- support ----------------------------------------------------------------------------------
@@ -215,9 +241,17 @@ def _rows(c: Any, p: GroupedGemmProblem) -> Objections:
 
 
 def _apart(c: Any, p: GroupedGemmProblem) -> Objections:
+    if epilogues.fold(p.epilogue) != 2:
+        return
+    apart = c.pipeline == GATES_APART
+    turns = (each(c, _through_pointers) | apart) ^ True
     said = "scales of gates and ups that lie apart, which {c.pipeline} takes for those of turns"
-    scaled = p.gates_apart and bool(scales.of(p))
-    yield scaled & (each(c, _through_pointers) ^ True), said.format
+    yield turns & (p.gates_apart and bool(scales.of(p))), said.format
+    said = "gates and ups by turns, which {c.pipeline} takes for those that lie apart"
+    yield apart & (not p.gates_apart), said.format
+    half = p.n // 2
+    said = f"ups begin at column {half}, inside one of the {PART_COLUMNS} that share a scale"
+    yield apart & (bool(p.scale_b) and half % PART_COLUMNS > 0), said.format
 
 
 SUPPORT: tuple[tuple[str, Callable[[Any, GroupedGemmProblem], Objections]], ...] = (
@@ -235,14 +269,18 @@ def supports(config: GroupedGemmConfig, problem: GroupedGemmProblem, arch: Arch)
         for refused, why in rule(config, problem):
             if refused:
                 return no(name, str(why(c=config, p=problem)))
-    verdict = gemm.supports(one(config), problem.one, arch)
-    return judge(config, arch) if verdict else verdict
+    whole = one(config)
+    for name, rule in gemm.SUPPORT:
+        for refused, why in rule(whole, problem.one):
+            if refused:
+                return no(name, str(why(c=whole, p=problem.one)))
+    return judge(config, arch)
 
 
 def serving(problem: GroupedGemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
     """The places of the configs of which `supports` says yes, in order."""
     c = configs.columns
-    refused = each(c, _illegal, arch) | gemm.refused(each(c, one), problem.one, arch)
+    refused = each(c, _illegal, arch) | gemm.unsupported(each(c, one), problem.one)
     for _, rule in SUPPORT:
         for objected, _ in rule(c, problem):
             refused = refused | objected

@@ -41,7 +41,12 @@ from tilewright.ops.grouped_gemm.kernels.gluon_post import (
     tell_end,
     tell_place,
 )
-from tilewright.ops.grouped_gemm.kernels.gluon_scaled import Scales, multiply
+from tilewright.ops.grouped_gemm.kernels.gluon_scaled import (
+    Output,
+    Scales,
+    multiply,
+    part_of_b,
+)
 from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.operands import scales_of_group
 
@@ -62,7 +67,7 @@ def _copy_of_b(own, SCALES: gl.constexpr, col, k0, n, zeros, to):
 
 
 @jit
-def _load(w, ring, post, scales, a, lda, maps, b):
+def _load(w, ring, post, scales, a, lda, maps, b, FOLD: gl.constexpr):
     """The producers: take tiles, tell the consumers, and load every K step into the ring."""
     COLS: gl.constexpr = b.block_type.shape[1]
     A_PARTS: gl.constexpr = w.TILE_M // ROWS
@@ -104,7 +109,8 @@ def _load(w, ring, post, scales, a, lda, maps, b):
                     ring.b_tiles.index(stage * B_PARTS + part), b.dtype, b.block_type.shape,
                     b.layout,
                 )  # fmt: skip
-                tma_load(b, [group, col + part * COLS, k0], ready, b_tile)
+                at = part_of_b(col, scales.n, part, COLS, FOLD)
+                tma_load(b, [group, at, k0], ready, b_tile)
             inside = (k0 + column < w.k)[None, :]
             first = stage * (A_SCALES + B_SCALES)
             for part in gl.static_range(A_PARTS):
@@ -116,7 +122,8 @@ def _load(w, ring, post, scales, a, lda, maps, b):
                 _copy_scales(own, scales.SCALES, of_scales[part], k0, to)
             for part in gl.static_range(B_SCALES):
                 to = scales.factors.index(first + A_SCALES + part)
-                _copy_of_b(own, scales.SCALES, col + part * COLS, k0, scales.n, nothing, to)
+                at = part_of_b(col, scales.n, part, COLS, FOLD)
+                _copy_of_b(own, scales.SCALES, at, k0, scales.n, nothing, to)
             copy_arrive(ready, increment_count=False)
             stage, phase = turned(stage, phase, ring.STAGES)
     tell_end(post, slot, slot_phase, LOADERS)
@@ -125,16 +132,18 @@ def _load(w, ring, post, scales, a, lda, maps, b):
 @jit
 def grouped_gathered_gluon_scaled(
     a, b, c, table, m, n, k, lda, groups, lead, c_rows, ldc, zero_rest, row_map, rows_a, per_row,
-    counter, scales,
+    counter, scales, extra,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    SCALES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
+    SCALES: gl.constexpr,
+    TAKES: gl.constexpr, WIDTHS: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, whose rows of A the map says, with b and c tensor descriptors
     of parts and a a pointer; WARP_GROUPS warp groups multiply. counter: see `gluon_ws`. Other
     arguments as in `basic`."""
     if zero_rest != 0:
-        cleared(c_rows, ldc, table, m, groups, lead, n, False)
+        cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, False)
     COLS: gl.constexpr = b.block_type.shape[1]
     A_PARTS: gl.constexpr = TILE_M // ROWS
     B_PARTS: gl.constexpr = TILE_N // COLS
@@ -154,8 +163,9 @@ def grouped_gathered_gluon_scaled(
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
     found = Scales(scales, factors, n, SCALES)
+    output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
-        multiply, (walk, ring, post, found, c, c_tiles, SPLIT),
-        _load, (walk, ring, post, found, a, lda, (row_map, rows_a, per_row), b), WARP_GROUPS,
+        multiply, (walk, ring, post, found, output),
+        _load, (walk, ring, post, found, a, lda, (row_map, rows_a, per_row), b, FOLD), WARP_GROUPS,
         CONSUMER_REGISTERS, LOADER_REGISTERS, LOADERS,
     )  # fmt: skip

@@ -10,6 +10,10 @@ Data movement. The ring's slots hold parts of A and B, loaded by the copy engine
 scales, loaded by copies of 4 bytes from the group's own scales. C leaves through a descriptor that
 ends with the group, as in `tma`.
 
+Gates. With an epilogue that makes one column of two, one part of a tile is gates, and the other
+the ups of the same columns of C: B has all gates first, so each part has its own scale. A thread
+then has both of a pair in the same place of its two sums, and the epilogue acts in registers.
+
 Edges. If all rows of the second warp group lie past the group's end, its A is not loaded, and it
 only returns the slots of the ring. Scales past the group's end are read at its last row.
 
@@ -19,6 +23,7 @@ What limits it. As the GEMM's kernel, with tiles that end inside the groups. On 
 was right in every case of the tests; docs/notes/moe-layers.md has times.
 """
 
+from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.gluon_api import (
     copy_arrive,
     fence_async_shared,
@@ -35,7 +40,7 @@ from tilewright.ops.device.gluon_api import (
 from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_ring import Ring, barriers, turned
 from tilewright.ops.device.gluon_roles import specialized
-from tilewright.ops.device.gluon_store import cut
+from tilewright.ops.device.gluon_store import cut, indices
 from tilewright.ops.device.scale import size_of
 from tilewright.ops.gemm.kernels.gluon_scaled import (
     CONSUMER_REGISTERS,
@@ -56,15 +61,29 @@ from tilewright.ops.grouped_gemm.kernels.gluon_post import (
     tell_place,
 )
 from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
-from tilewright.ops.grouped_gemm.kernels.operands import scales_of_group
+from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_of_group
 from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS
 
 Scales = bundle("Scales", "scales factors n SCALES")
 """The scales of all groups in memory, their vectors in the ring's slots, and which there are."""
 
+Output = bundle("Output", "c c_tiles extra n SPLIT TAKES WIDTHS FOLD LARGEST CHAIN")
+"""Where sums go: as of `gluon_ws`."""
+
 
 @jit
-def _load(w, ring, post, scales, a, b):
+def part_of_b(col, n, PART: gl.constexpr, COLS: gl.constexpr, FOLD: gl.constexpr):
+    """The first column of B in a part of the tile at `col`: of gates and then of their ups, if two
+    columns become one."""
+    if FOLD == 2:
+        first = col // 2 + PART * (n // 2)
+    else:
+        first = col + PART * COLS
+    return first
+
+
+@jit
+def _load(w, ring, post, scales, a, b, FOLD: gl.constexpr):
     """The producer: takes tiles, tells the consumers, and loads every K step into the ring."""
     COLS: gl.constexpr = b.block_type.shape[1]
     A_PARTS: gl.constexpr = w.TILE_M // ROWS
@@ -106,29 +125,43 @@ def _load(w, ring, post, scales, a, b):
                     ring.b_tiles.index(stage * B_PARTS + part), b.dtype, b.block_type.shape,
                     b.layout,
                 )  # fmt: skip
-                tma_load(b, [group, col + part * COLS, k0], ready, b_tile)
+                at = part_of_b(col, scales.n, part, COLS, FOLD)
+                tma_load(b, [group, at, k0], ready, b_tile)
             first = stage * (A_SCALES + B_SCALES)
             for part in gl.static_range(A_SCALES):
                 to = scales.factors.index(first + part)
                 copy_a(own, scales.SCALES, row + part * ROWS, k0, rows, to)
             for part in gl.static_range(B_SCALES):
                 to = scales.factors.index(first + A_SCALES + part)
-                copy_b(own, scales.SCALES, col + part * COLS, k0, scales.n, to)
+                at = part_of_b(col, scales.n, part, COLS, FOLD)
+                copy_b(own, scales.SCALES, at, k0, scales.n, to)
             copy_arrive(ready, increment_count=False)
             stage, phase = turned(stage, phase, ring.STAGES)
     tell_end(post, slot, slot_phase, 1)
 
 
 @jit
-def _store_part(c, c_tiles, begin, rows, row, col, acc, SPLIT: gl.constexpr, MINE: gl.constexpr):
+def _gated(out, gates, ups, group, begin, rows, row, col):
+    """A part of C: sums at (row, col) of the product, after the epilogue that makes one of two."""
+    extra = of_group(out.extra, group, out.n, out.WIDTHS)
+    pairs = gl.join(gates, ups).reshape((gates.shape[0], 2 * gates.shape[1]))
+    return apply(
+        pairs, extra, begin + row, col, begin + rows, out.n, out.CHAIN, out.TAKES, True, True, True,
+        indices,
+    )  # fmt: skip
+
+
+@jit
+def _store_part(out, begin, rows, row, col, acc, MINE: gl.constexpr):
     """Write a part of a tile, at (row, col) of a group's `rows` rows from `begin` on, to C, in two
     pieces (with SPLIT, four), through the warp group's two staging buffers."""
-    COUNT: gl.constexpr = 4 if SPLIT else 2
+    c = out.c
+    COUNT: gl.constexpr = 4 if out.SPLIT else 2
     pieces = cut(acc, COUNT)
     for i in gl.static_range(COUNT):
         tma_store_wait(1)  # the last piece but one has left this buffer
-        staging = c_tiles.index(2 * MINE + i % 2)
-        staging.store(pieces[i].to(c.dtype))
+        staging = out.c_tiles.index(2 * MINE + i % 2)
+        staging.store(rounded(pieces[i], c.dtype, out.LARGEST))
         fence_async_shared()
         # Rows past the group's end are not written.
         at = [
@@ -138,7 +171,7 @@ def _store_part(c, c_tiles, begin, rows, row, col, acc, SPLIT: gl.constexpr, MIN
 
 
 @jit
-def multiply(w, ring, post, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.constexpr):
+def multiply(w, ring, post, scales, out, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     COLS: gl.constexpr = ring.b_tiles.shape[1]
     A_PARTS: gl.constexpr = w.TILE_M // ROWS
@@ -196,11 +229,15 @@ def multiply(w, ring, post, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.c
                     part = warpgroup_mma_wait(0, deps=(part,))
                     acc0 += part.to(gl.float32) * factor[:, None]
             mbarrier.arrive(ring.empty.index(last), count=1)
-            _store_part(c, c_tiles, begin, rows, row, col, acc0, SPLIT, GROUP)
-            if DOWN + RIGHT:
-                row += DOWN * ROWS
-                col += RIGHT * COLS
-                _store_part(c, c_tiles, begin, rows, row, col, acc1, SPLIT, GROUP)
+            if out.FOLD == 2:
+                acc0 = _gated(out, acc0, acc1, group, begin, rows, row, col)
+                _store_part(out, begin, rows, row, col // 2, acc0, GROUP)
+            else:
+                _store_part(out, begin, rows, row, col, acc0, GROUP)
+                if DOWN + RIGHT:
+                    row += DOWN * ROWS
+                    col += RIGHT * COLS
+                    _store_part(out, begin, rows, row, col, acc1, GROUP)
         else:
             for _ in range(0, w.k, w.TILE_K):
                 mbarrier.wait(ring.full.index(stage), phase)
@@ -213,16 +250,18 @@ def multiply(w, ring, post, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.c
 
 @jit
 def grouped_gemm_gluon_scaled(
-    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, counter, scales,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, counter, scales, extra,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    SCALES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
+    SCALES: gl.constexpr,
+    TAKES: gl.constexpr, WIDTHS: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors of parts; WARP_GROUPS warp
     groups multiply. counter: see `gluon_ws`. scales, SCALES: see `operands`. Other arguments as in
     `tma`."""
     if zero_rest != 0:
-        cleared(c_rows, ldc, table, m, groups, lead, n, FORM == "masked")
+        cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
     COLS: gl.constexpr = b.block_type.shape[1]
     A_PARTS: gl.constexpr = TILE_M // ROWS
     B_PARTS: gl.constexpr = TILE_N // COLS
@@ -242,8 +281,9 @@ def grouped_gemm_gluon_scaled(
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
     found = Scales(scales, factors, n, SCALES)
+    output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
-        multiply, (walk, ring, post, found, c, c_tiles, SPLIT),
-        _load, (walk, ring, post, found, a, b),
+        multiply, (walk, ring, post, found, output),
+        _load, (walk, ring, post, found, a, b, FOLD),
         WARP_GROUPS, CONSUMER_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip
