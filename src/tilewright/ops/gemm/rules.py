@@ -536,11 +536,17 @@ SUPPORT: tuple[tuple[str, Callable[[Any, GemmProblem], Objections]], ...] = (
 
 def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
     """Whether `config` on `arch` computes `problem`; if not, the first rule that refuses it."""
+    verdict = takes(config, problem)
+    return judged(config, arch) if verdict else verdict
+
+
+def takes(config: GemmConfig, problem: GemmProblem) -> Verdict:
+    """Whether all rules of `SUPPORT` let `config` compute `problem`, which may not be legal."""
     for name, rule in SUPPORT:
         for refused, why in rule(config, problem):
             if refused:
                 return no(name, str(why(c=config, p=problem)))
-    return judged(config, arch)
+    return YES
 
 
 def serving(problem: GemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:

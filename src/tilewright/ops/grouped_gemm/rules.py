@@ -269,12 +269,8 @@ def supports(config: GroupedGemmConfig, problem: GroupedGemmProblem, arch: Arch)
         for refused, why in rule(config, problem):
             if refused:
                 return no(name, str(why(c=config, p=problem)))
-    whole = one(config)
-    for name, rule in gemm.SUPPORT:
-        for refused, why in rule(whole, problem.one):
-            if refused:
-                return no(name, str(why(c=whole, p=problem.one)))
-    return judge(config, arch)
+    verdict = gemm.takes(one(config), problem.one)
+    return judge(config, arch) if verdict else verdict
 
 
 def serving(problem: GroupedGemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
