@@ -36,6 +36,7 @@ def test_a_wrong_result_is_refused(monkeypatch):
     assert tw_installed() is None
 
 
+@pytest.mark.turns(4)
 def test_a_forward_pass_is_taken_by_the_ways_that_are_asked_for(monkeypatch):
     monkeypatch.setattr(installed, "STEPS", 1)
     monkeypatch.setattr(installed, "ROUNDS", 2)

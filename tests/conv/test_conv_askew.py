@@ -92,6 +92,7 @@ def test_channels_and_images_may_lie_apart(dispatcher, direction):
     assert verify.verify(dispatcher, p, kernel(p).name).ok
 
 
+@pytest.mark.turns(3)
 def test_parts_are_added_whether_few_or_many(dispatcher):
     """By one of two kernels, of which a launch has the one that suits."""
     for n, parts, adds in ((9, 18, "totals"), (101, 132, "many_totals")):

@@ -177,7 +177,7 @@ def test_other_pipelines_have_no_such_kernels():
 # --- the kernels -------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_right(case):
     problem = CASES[case]

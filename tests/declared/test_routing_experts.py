@@ -270,6 +270,7 @@ def test_chunks_fill_the_gpu_and_are_not_too_many(tokens, chunk):
     assert chunk == config.CHUNK
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("chunk", [1024, 2048])
 def test_long_chunks_keep_the_order_of_rows(chunk):
     """Of few experts, of whom one has most rows."""

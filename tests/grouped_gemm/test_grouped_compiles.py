@@ -59,8 +59,7 @@ def kernels(name: str) -> list:
     made += [config(name, layout=layout) for layout in ("rcc", "ccc")]  # groups of columns
     made.append(config(name, alignment=1, index_bits=64))
     legal = [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
-    always = [legal[0], LOW] if name == "sm_90" else legal[:1]  # the first is plain, in bf16
-    return [*always, *selection.some(legal[1:], 2)]
+    return [legal[0], *selection.some(legal[1:], 2)]  # the first is plain, in bf16
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +67,20 @@ def report(store) -> BuildReport:
     return build_once([(k, name) for name in HERE for k in kernels(name)], store)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(4, of="compiled groups")
 def test_all_compile_and_fit(report):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
-def test_as_many_workgroups_of_low_tiles_fit_a_compute_unit_as_a_grid_has(report):
-    (built,) = (result.kernel for result in report.results if result.config == LOW)
+def test_as_many_workgroups_of_low_tiles_fit_a_compute_unit_as_a_grid_has(store):
+    (built,) = build_once([(LOW, "sm_90")], store).kernels
     this, count = arch("sm_90"), low_tiles.resident(LOW, arch("sm_90"))
     assert count == 4
     registers = -(-built.resources.registers // 8) * 8
     assert physics.resident(this, registers, built.shared, LOW.num_warps) >= count
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(4, of="compiled groups")
 @pytest.mark.parametrize("name", HERE)
 def test_matrix_instructions_are_used(report, store, name):
     form, word = MATRIX[name]
@@ -94,7 +92,7 @@ def test_matrix_instructions_are_used(report, store, name):
     assert seen
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(4, of="compiled groups")
 def test_loads_are_in_flight_while_tiles_are_multiplied(report, store):
     """A list's promises about alignment reach the loads, or they could not be asynchronous. Of 8
     bits, operands whose K is outside are turned in registers, and so not copied."""
@@ -110,6 +108,7 @@ def test_loads_are_in_flight_while_tiles_are_multiplied(report, store):
             assert copies in text, result.name
 
 
+@pytest.mark.turns(4, of="compiled groups")
 def test_a_store_ends_with_the_group_in_hardware(report, store):
     """Through the copy engine, C has four dimensions (of groups along K, which end in A and B,
     three), and no tile goes another way: all that is stored through pointers is zeros, for rows of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,7 @@ def test_tiles_and_groups_with_rows_are_those_of_loads_by_chance(
         assert loads.tiles(load, groups, rows, height) == pytest.approx(max(1, tiles), rel=0.05)
 
 
+@functools.cache
 def ranked(problem: GroupedGemmProblem) -> list:
     """The default space's kernels for a problem, with their estimates."""
     configs = FAMILY.default_space(problem, SM_90).expand(SM_90).configs
@@ -83,6 +86,7 @@ def test_a_grid_of_low_tiles_is_resident_at_once_by_its_registers() -> None:
     assert limited > 10
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("tokens", [1, 7, 64, 1000, 16000])
 def test_more_rows_never_take_less_time(tokens: int) -> None:
     few, many = gathered(tokens, 4, 64, 2880, 2880), gathered(2 * tokens, 4, 64, 2880, 2880)
@@ -90,6 +94,7 @@ def test_more_rows_never_take_less_time(tokens: int) -> None:
     assert all(more[name] >= us * 0.99 for name, us in less.items())
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("form", ["contiguous", "gathered", "masked"])
 def test_kernels_with_warp_roles_take_tiles_from_a_counter_that_stays_zero(form: str) -> None:
     rows = {"rows_a": 64} if form == "gathered" else {}

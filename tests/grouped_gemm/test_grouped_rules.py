@@ -172,7 +172,7 @@ def test_a_lists_rules_ask_about_every_size():
     assert FAMILY.supports(config(form="list"), odd, SM90).rule == "vector_width"
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", archs())
 def test_every_architecture_has_a_kernel_for_any_alignment(name):
     this = arch(name)
@@ -226,7 +226,7 @@ UNTUNED = [
 """Problems, and the pipelines that are chosen from without a tuning."""
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(("problem", "untuned"), UNTUNED, ids=[str(p) for p, _ in UNTUNED])
 def test_a_pipeline_that_was_no_faster_is_tried_by_tuning_alone(problem, untuned):
     this = arch("sm_90")
