@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before NumPy: its threads spin, and tests have a process for each CPU already. Small products
@@ -15,6 +17,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TILEWRIGHT_UNTUNED", "0")  # nobody is to tune what tests make up
 import pytest
 
+import kept_spaces
 import shared_builds
 
 pytest_plugins = ("selection", "processor_time")
@@ -55,6 +58,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") == "not gpu" and collection_path.name == "gpu":
         return True
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Where no bytecode of tests is kept yet, the first process to collect writes it, and what else
+    a collection leaves for the next. The other processes wait for it: they then take less."""
+    kept = Path(importlib.util.cache_from_source(__file__)).parent
+    with Path(__file__).open() as file:
+        if not any(kept.glob("test_*-pytest-*.pyc")):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(file, fcntl.LOCK_SH)  # with all who wait
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
@@ -164,6 +181,13 @@ def _patience():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Child, "request", patient)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _spaces_are_kept():
+    with pytest.MonkeyPatch.context() as patch:
+        kept_spaces.keep(patch)
         yield
 
 
