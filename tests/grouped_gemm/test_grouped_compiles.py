@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from gemm_cases import signatures
@@ -76,6 +77,7 @@ def test_as_many_workgroups_of_low_tiles_fit_a_compute_unit_as_a_grid_has(store)
     (built,) = build_once([(LOW, "sm_90")], store).kernels
     this, count = arch("sm_90"), low_tiles.resident(LOW, arch("sm_90"))
     assert count == 4
+    assert low_tiles.resident(replace(LOW, alignment=1), this) == 2  # elements by themselves
     registers = -(-built.resources.registers // 8) * 8
     assert physics.resident(this, registers, built.shared, LOW.num_warps) >= count
 

@@ -22,7 +22,9 @@ MOST = 4
 """Workgroups of low tiles for each compute unit at most."""
 FEW_SUMS, FEW_REGISTERS, MOST_REGISTERS = 16, 128, 255
 """Sums of a thread up to which so few registers do; else the most that a thread can have. Of 8-bit
-floats the compiler holds what it converts, and left alone takes 168 for 16 sums (sm_90)."""
+floats the compiler holds what it converts, and left alone takes 168 for 16 sums (sm_90). Elements
+that are loaded by themselves are held too: so few spilled 656 bytes of a thread there of a
+16×128×64 tile in bf16, and 80 with the most."""
 
 
 def resident(config: GroupedGemmConfig, arch: Arch) -> int:
@@ -32,7 +34,8 @@ def resident(config: GroupedGemmConfig, arch: Arch) -> int:
         return found
     shared, registers = shared_memory(config.one, arch), 1
     if _told(config, arch):
-        few = config.tile_m * config.tile_n <= FEW_SUMS * config.num_warps * arch.warp_size
+        lanes = config.num_warps * arch.warp_size
+        few = config.alignment > 1 and config.tile_m * config.tile_n <= FEW_SUMS * lanes
         registers = FEW_REGISTERS if few else MOST_REGISTERS
         if arch.async_mma and config.num_stages > 1:
             # Matrix instructions that read shared memory are for higher tiles: the stage in use is
