@@ -86,7 +86,7 @@ def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
     found = [{"AHEAD": 0, "num_warps": warps} for warps in some]
     if arch.backend == "cuda" and problem.columns > LEAST_AHEAD:
         row = blocks(problem)[0] * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
-        room = arch.shared_memory - _MEETING
+        room = arch.shared_memory * ahead_warps(problem) // MOST_WARPS - _MEETING
         ahead = [n for n in AXES["AHEAD"] if n and n * row <= room]
         found += [{"AHEAD": n, "num_warps": ahead_warps(problem)} for n in ahead]
     return found
@@ -110,13 +110,13 @@ def each_unit(config: Any) -> int:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles.prefers_held`; rows are loaded ahead where every workgroup has several; and the
-    rows that all SMs read in pieces at a time may fill half of L2, since as many results pass
-    through it."""
+    """As `_tiles.prefers_held`; rows that two tiles hold are loaded ahead where every workgroup has
+    several (of those that one tile holds it is not known to pay); and the rows that all SMs read in
+    pieces at a time may fill half of L2, since as many results pass through it."""
     score = _tiles.prefers_held(problem, config)
     if config.HELD:
         workgroups = _SMS * MOST_WARPS // ahead_warps(problem)
-        several = problem.columns > _tiles.MANY and problem.rows > 2 * workgroups
+        several = config.BLOCK in (TWO, MOST) and problem.rows > 2 * workgroups
         return score + (8.0 if several != bool(config.AHEAD) else 0.0)
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.
