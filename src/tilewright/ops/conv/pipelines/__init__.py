@@ -19,6 +19,7 @@ from tilewright.ops.conv.pipelines.in_place import IN_PLACE
 from tilewright.ops.conv.pipelines.packed import PACKED
 from tilewright.ops.conv.pipelines.planes import PLANES
 from tilewright.ops.conv.pipelines.record import Pipeline
+from tilewright.ops.conv.pipelines.stream import STREAM
 from tilewright.ops.conv.pipelines.subpixel import SUBPIXEL
 from tilewright.ops.conv.pipelines.window import WINDOW
 from tilewright.ops.pool import Columns
@@ -27,7 +28,7 @@ PIPELINES: dict[str, Pipeline] = {
     record.name: record
     for record in (
         IMPLICIT, PACKED, SUBPIXEL, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG,
-        GLUON_GROUPED, DIRECT, IN_PLACE, ASKEW, PLANES,
+        GLUON_GROUPED, DIRECT, IN_PLACE, ASKEW, PLANES, STREAM,
     )
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, read, written
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, power_of_two
-from tilewright.ops.conv.pipelines import common, pointers
+from tilewright.ops.conv.pipelines import common, pointers, stream
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.estimate import Estimates
@@ -62,7 +62,7 @@ def _sums(c: ConvConfig) -> int:
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
-    if not p.depthwise or p.precision == "tf32":
+    if not p.depthwise or p.precision == "tf32" or (stream.answers(p) and not tuned):
         return
     tiles: Sequence[tuple[int, int, int]] = _TILES
     if tuned:
