@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -33,7 +34,7 @@ from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import MAIN
-from tilewright.ops.pool import Each, Objections, because, each, most
+from tilewright.ops.pool import Each, Objections, because, each, either, most
 
 PIPELINE = "gluon_bands"
 LINES, STRIP = 16, 8
@@ -293,6 +294,18 @@ _MADE, _WEIGHTS = _kernel("conv_gluon_bands"), _kernel("conv_gluon_bands_weights
 SECTOR_CHANNELS = 32
 """The copy engine moves rows of fewer channels more slowly: by a fourth root, with which tiles are
 as wide as those that tuning chose (32 channels for 3×3, 16 for 5×5 and 7×7)."""
+SECTOR_BYTES = 32
+
+
+def _moved(c: Any, p: ConvProblem) -> Each:
+    """How much more the copy engine moves than the arrays have: empty channels of the last tile
+    take its time as others do; and where pixels begin inside a sector, as some do where a pixel is
+    no whole sectors, a tile has one more, which it shares. What narrow tiles take has that in it.
+    """
+    size = DTYPES[p.dtype].bytes
+    inside = 1 - math.gcd(p.c * size, SECTOR_BYTES) / SECTOR_BYTES  # of the pixels
+    shared = either(c.tile_n < SECTOR_CHANNELS, 0, inside * SECTOR_BYTES / size)
+    return cdiv(p.c, c.tile_n) * (c.tile_n + shared) / p.c
 
 
 def _estimates(x: Context) -> Estimates:
@@ -310,7 +323,7 @@ def _estimates(x: Context) -> Estimates:
         channels * (height + CONV.BANDS_CHANNEL_INSTRUCTIONS) + CONV.BANDS_ROW_INSTRUCTIONS
     )
     narrow = np.maximum(1.0, SECTOR_CHANNELS / c.tile_n) ** 0.25
-    memory = physics.memory_us(p.min_bytes, device) * narrow
+    memory = physics.memory_us(p.min_bytes, device) * narrow * _moved(c, p)
     terms = {
         "products": walked * products / device.clock_mhz,
         "instructions": walked * issued / device.clock_mhz,
