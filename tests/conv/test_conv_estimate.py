@@ -190,3 +190,26 @@ def test_windows_of_half_the_width_where_the_last_would_be_half_empty():
         p = ConvProblem(16, channels, channels, (8, 28, 28), (3, 3, 3), channels, pad=(1, 1, 1))
         space = FAMILY.default_space(p, SM_90).expand(SM_90)
         assert {c.tile_n for c in space.configs if c.pipeline == "window"} == widths
+
+
+def test_bands_move_empty_channels_and_the_sectors_that_tiles_share():
+    """Of rows of 80 bytes, every other pixel begins in the middle of a sector of 32: its tile of 64
+    bytes has three. Rows of 96 bytes begin with one, and the second tile is half empty."""
+    name = "conv_forward_2d_bf16_bf16_16x32x1_w4_s4_gluon_bands_persistent_g1_al16-16"
+    kernel = FAMILY.parse_name(f"{name}_b2x1x64_f3x3s1x1")
+    moved = {}
+    for c in (40, 48, 64):
+        p = ConvProblem(64, c, c, (56, 56), (3, 3), c, pad=(1, 1))
+        moved[c] = dict(FAMILY.estimate(kernel, p, H200).terms)["memory"] / p.min_bytes
+    assert moved[48] / moved[64] == pytest.approx(64 / 48)
+    assert moved[40] / moved[64] == pytest.approx(64 / 40 * 1.25)
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "weights"])
+def test_small_images_are_walked_by_a_row_of_the_filter(direction):
+    """As tuning chose: three steps follow one another, and more where the filter is held."""
+    p = ConvProblem(2, 1280, 1280, (16, 16), (3, 3), 1280, pad=(1, 1), direction=direction)
+    chosen = FAMILY.rank(p, FAMILY.default_space(p, SM_90).expand(SM_90).configs, H200)[0][0]
+    assert chosen.held == "3s1"
+    strided = FAMILY.default_space(replace(p, stride=(2, 2)), SM_90).expand(SM_90).configs
+    assert any(c.held == "3s2" for c in strided) == (direction == "forward")
