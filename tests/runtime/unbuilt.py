@@ -18,7 +18,7 @@ from tilewright.ops.nouns import Given, Pointer, Scalar
 from tilewright.runtime.bound import Loaded
 from tilewright.torch import backward_pass, eager, gradients, operators
 
-PORTABLE = ("basic", "weights", "implicit", "depthwise", "custom")
+PORTABLE = ("basic", "weights", "implicit", "depthwise", "stream", "custom")
 
 
 class Unbuilt(Dispatcher):
