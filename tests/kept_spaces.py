@@ -6,6 +6,7 @@ GEMM. Users have one dispatcher. Tests have hundreds, most of them for the same 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,6 +46,7 @@ def keep(patch: pytest.MonkeyPatch) -> None:
     expand = KernelSpace.expand
     known: dict[Any, Any] = {}
 
+    @functools.wraps(expand)
     def once(space: KernelSpace, arch: Any) -> Any:
         this = arch_called(arch)
         if this is not arch_called(this.name):  # a test's own
