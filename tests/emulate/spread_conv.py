@@ -16,6 +16,7 @@ from tilewright.ops.conv.config import ALIGNMENTS, GEMM, SCHEDULERS, SHARING, VE
 from tilewright.ops.conv.pipelines.askew import PIPELINE as ASKEW
 from tilewright.ops.conv.pipelines.direct import PIPELINE as DIRECT
 from tilewright.ops.conv.pipelines.planes import PIPELINE as PLANES
+from tilewright.ops.conv.pipelines.stream import PIPELINE as STREAM
 from tilewright.ops.conv.problem import DIRECTIONS, DTYPES_OF, outputs
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.gemm.config import REDUCTIONS
@@ -168,6 +169,11 @@ def _problem(
         read, channels = 8 * unit, 5
         lines = max(1, unit if c.direction != "weights" else c.alignment // DTYPES[c.dtype].bytes)
         spatial = (*spatial[:-1], spatial[-1] * lines)
+    if c.pipeline == STREAM:  # a filter of 1, and whole vectors of channels
+        if stride > 1 or pad or first:
+            raise BadArgument("a stream's result lies as its source does")
+        taps, apart = (1,) * rank, (1,) * rank
+        read = channels = 3 * c.tile_n
     if c.pipeline == PLANES:
         apart = (1,) * rank
         spatial, taps = (*(1,) * (rank - 2), *spatial[-2:]), (*(1,) * (rank - 2), *taps[-2:])
