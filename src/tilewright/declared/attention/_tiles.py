@@ -144,7 +144,7 @@ def rows_of(
 
 
 READ_ROWS = 64
-"""Rows of a tile up to which reading what passes by limits it."""
+"""A guess: tiles of fewer rows take longer, as they read keys and values more often."""
 
 
 def prefers(problem: Any, config: Any) -> tuple[float, int]:

@@ -110,9 +110,9 @@ def each_unit(config: Any) -> int:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles.prefers_held`; rows that two tiles hold are loaded ahead where every workgroup has
-    several (of those that one tile holds it is not known to pay); and the rows that all SMs read in
-    pieces at a time may fill half of L2, since as many results pass through it."""
+    """As `_tiles.prefers_held`, with two rules more. Where every workgroup has several rows, those
+    that two tiles hold are loaded ahead; of others too few were timed. And the rows that all SMs
+    read in pieces at a time may fill half of L2, since as many results pass through it."""
     score = _tiles.prefers_held(problem, config)
     if config.HELD:
         workgroups = _SMS * MOST_WARPS // ahead_warps(problem)

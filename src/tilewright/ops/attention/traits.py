@@ -31,22 +31,33 @@ def traits(p: AttentionProblem, c: Columns, device: Device) -> Mapping[str, Each
 
     queries, keys = p.lengths
     rows = np.where(c.pack, queries * p.group, queries)
-    counts, steps = np.ceil(rows / c.tile_q), np.ceil(keys / c.tile_kv)
-    tiles = counts * np.where(c.pack, p.kv_heads, p.heads) * p.batch
+    heads = np.where(c.pack, p.kv_heads, p.heads)
+    found = filling(p, device, rows, c.tile_q, heads, np.ceil(keys / c.tile_kv))
+    return {**found, "is split": each(c, _split)}
+
+
+def filling(
+    p: AttentionProblem, device: Device, rows: Each, tile: Each, heads: Each, steps: Each
+) -> dict[str, Each]:
+    """How far tiles of so many of `rows`, for so many heads, fill problem and device."""
+    import numpy as np
+
+    queries, keys = p.lengths
+    counts = np.ceil(rows / tile)
+    tiles = counts * heads * p.batch
     filled = tiles / device.compute_units
     return {
         "queries": queries,
         "keys": keys,
         "group": p.group,
         "seen": p.pairs / max(1, p.batch * queries * keys),
-        "rows filled": rows / np.maximum(1, counts * c.tile_q),
+        "rows filled": rows / np.maximum(1, counts * tile),
         "tiles": tiles,
         "steps": steps,
         "filled": filled,
         "waves": np.ceil(filled),
         "last wave": filled / np.maximum(1, np.ceil(filled)),
         "features": len(p.words),
-        "is split": each(c, _split),
     }
 
 

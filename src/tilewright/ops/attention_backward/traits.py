@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.arch.model import Device
+from tilewright.ops.attention.traits import filling
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 from tilewright.ops.pool import Columns, Each
 
@@ -25,19 +26,4 @@ def traits(p: AttentionBackwardProblem, c: Columns, device: Device) -> Mapping[s
     import numpy as np  # here, as a plan by a row of a table takes none
 
     queries, keys = p.lengths
-    counts, steps = np.ceil(keys / c.tile_rows), np.ceil(queries / c.step_rows)
-    tiles = counts * p.heads * p.batch
-    filled = tiles / device.compute_units
-    return {
-        "queries": queries,
-        "keys": keys,
-        "group": p.group,
-        "seen": p.pairs / max(1, p.batch * queries * keys),
-        "rows filled": keys / np.maximum(1, counts * c.tile_rows),
-        "tiles": tiles,
-        "steps": steps,
-        "filled": filled,
-        "waves": np.ceil(filled),
-        "last wave": filled / np.maximum(1, np.ceil(filled)),
-        "features": len(p.words),
-    }
+    return filling(p, device, keys, c.tile_rows, p.heads, np.ceil(queries / c.step_rows))

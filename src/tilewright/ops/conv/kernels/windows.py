@@ -9,7 +9,7 @@ Data movement. A workgroup has some rows and neighbouring pixels of y. Neighbour
 write neighbouring pixels, a step of the windows apart in x. Rows of one channel see the same lines
 of x, which the first cache has.
 
-What limits it: memory. The image is read once and each row is written once. Elements move one by
+What limits it: memory. It reads the image once and writes each row once. Elements move one by
 one, since a tap may shift a line by any number of them; each takes some 15 instructions.
 """
 

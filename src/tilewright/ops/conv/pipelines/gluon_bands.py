@@ -300,7 +300,8 @@ SECTOR_BYTES = 32
 def _moved(c: Any, p: ConvProblem) -> Each:
     """How much more the copy engine moves than the arrays have: empty channels of the last tile
     take its time as others do; and where pixels begin inside a sector, as some do where a pixel is
-    no whole sectors, a tile has one more, which it shares. What narrow tiles take has that in it.
+    no whole sectors, a tile reads one more, which it shares with its neighbour. The figures of
+    narrow tiles were taken with that.
     """
     size = DTYPES[p.dtype].bytes
     inside = 1 - math.gcd(p.c * size, SECTOR_BYTES) / SECTOR_BYTES  # of the pixels
