@@ -161,6 +161,21 @@ def test_what_is_kept_has_the_dtype_of_the_result(referenced):
     )
 
 
+def test_the_gradient_of_a_bias_is_the_sum_of_what_the_products_read():
+    """In 16 bits: XLA keeps what is behind a barrier as it is said."""
+    operands = _operands("bias+gelu", jnp.bfloat16)
+
+    def loss(a, b, bias):
+        return tj.gemm(a, b, bias=bias, epilogue="bias+gelu").astype("float32").sum()
+
+    made = jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(*operands.values()).eqns
+    (barrier,) = (one for one in made if one.primitive.name == "optimization_barrier")
+    (summed,) = barrier.invars
+    assert (summed.aval.shape, summed.aval.dtype.name) == ((M, N), "bfloat16")
+    read = [one for one in made if summed in one.invars and one is not barrier]
+    assert [one.primitive.name for one in read] == ["custom_vjp_call"] * 2
+
+
 def test_checkpoint_keeps_nothing_and_makes_the_product_again(referenced):
     operands = _operands("bias+gelu", "float32")
 

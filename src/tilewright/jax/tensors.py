@@ -136,7 +136,11 @@ class Tensor:
 
     def sum(self, dim: Any = None, keepdim: bool = False) -> Tensor:
         """In fp32, as torch sums, rounded to the dtype."""
-        return Tensor(self.array.sum(dim, keepdims=keepdim))
+        array = self.array
+        if array.dtype.itemsize < 4:
+            # XLA would drop the rounding, and write fp32 also where calls of ours read 16 bits.
+            array = jax.lax.optimization_barrier(array)
+        return Tensor(array.sum(dim, keepdims=keepdim))
 
     def __getitem__(self, places: Any) -> Tensor:
         return Tensor(self.array[places])

@@ -104,14 +104,17 @@ class Recording(ABC):
     def backward(self) -> Backward:
         """The whole backward pass."""
         dz = self.add(f"d{self._output}", self.readable, incoming(self._output))
+        first = next((i for i in range(len(self._chain)) if self._derivative(i).to_input), None)
         for place in reversed(range(len(self._chain))):
             self._find_operands(place, dz)
             before = {*self._inputs}.union(*self._names[:place])
             if not before & set(self._wanted):
                 return self._made()
             dz = self._input(place, dz)
-        if any(one.gradient and one.gradient.to_input for one in self._chain):
-            dz = self.add("of the sums", methodcaller(DTYPES[self._dtype]), dz)
+            if place == first:
+                # What was added to the sums has this gradient too, rounded as the products read it:
+                # XLA would write a matrix in fp32 for what sums it, which takes twice the memory.
+                dz = self.add("of the sums", methodcaller(DTYPES[self._dtype]), dz)
         self.from_sums(dz)
         return self._made()
 
