@@ -8,7 +8,6 @@ fails here is compiled once more where its problem is measured, and fails or not
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import multiprocessing
 import os
@@ -24,6 +23,7 @@ from typing import Any
 import cases
 from cases import AnyCase, Case, InGraphs
 from run_file import Documents
+from turn import Turn
 
 GPU = "cuda:0"
 PATIENCE_SECONDS = 120
@@ -35,28 +35,6 @@ BUILDERS = 4
 SEED = 1
 """Of the operands of a case's first problem; the next ones' follow. Those that are measured are the
 same: the numbers among them are constants of what Inductor compiles."""
-
-
-class Turn:
-    """The GPU's lock, a file: one process at a time holds it, and loses it when it dies."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w")
-
-    def __enter__(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *exc: object) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def alone(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        """`inner`, in a turn of its own each time. It must leave no work on the GPU."""
-
-        def call(*args: Any, **more: Any) -> Any:
-            with self:
-                return inner(*args, **more)
-
-        return call
 
 
 Task = Callable[[Turn], str]
@@ -196,11 +174,11 @@ def run_one(name: str, job: Callable[[Turn], object], turn: Turn) -> str:
 
 def build_ours(names: Sequence[str], workers: int, turn: Turn) -> str:
     """Build the kernels that these cases will surely want."""
-    from on_gpu import Bench
+    from on_gpu import CaseBench
     from tilewright.compile import Store
 
     with turn:
-        bench = Bench(Store())
+        bench = CaseBench(Store())
     wanted: list[Any] = []
     for name in names:
         case = _every()[name]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import same_code
+import proven
 from environment import Sources, environment, source_digest
 from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, load_json
@@ -120,7 +120,7 @@ def load_all(folder: Path = FOLDER) -> dict[str, Claim]:
 
 def stale(claim: Claim) -> str | None:
     """Why the claim is not about today's kernels; None if it is. Sources that were written anew may
-    be the same code (`same_code`)."""
+    be the same code (`proven`)."""
     if claim.environment.get("commit") is None:
         return "no commit recorded"
     if claim.environment.get("changed"):
@@ -130,6 +130,6 @@ def stale(claim: Claim) -> str | None:
     changed = [
         kernel
         for kernel, modules in (claim.kernels or {}).items()
-        if not all(same_code.same(m, digest, source_digest(m)) for m, digest in modules.items())
+        if not all(proven.same(m, digest, source_digest(m)) for m, digest in modules.items())
     ]
     return f"changed since: {', '.join(changed)}" if changed else None

@@ -38,7 +38,8 @@ from cases.attention_unseen import COUNTED, HELD_OUT, PADDED, drawn
 from cases.attention_unseen import gradients as gradients_of
 from cases.conv import unseen
 from environment import environment
-from on_gpu import Bench, OnGpu
+from gpu_bench import Bench
+from on_gpu import OnGpu
 from tilewright import ops
 from tilewright.compile import Store, default_store_path
 from tilewright.errors import TilewrightError

@@ -18,7 +18,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ahead import Turn
+    from turn import Turn
 
 
 @dataclass(frozen=True, slots=True)

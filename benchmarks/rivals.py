@@ -18,7 +18,7 @@ from tilewright.ops.protocols import Bind
 from tilewright.tune.jobs import jobs_of
 
 if TYPE_CHECKING:
-    from on_gpu import Bench
+    from gpu_bench import Bench
 
 Binds = Mapping[str, Bind]
 Tensors = Mapping[str, Any]

@@ -16,7 +16,7 @@ from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention_backward import AttentionBackwardProblem
 
 if TYPE_CHECKING:
-    from on_gpu import Bench
+    from gpu_bench import Bench
 
 FLEX = "torch.flex_attention"
 FLASH_3 = "flash_attn_interface.flash_attn_func"

@@ -12,8 +12,8 @@ from rivals import Binds, Tensors
 from tilewright import verify
 
 if TYPE_CHECKING:
-    from ahead import Turn
-    from on_gpu import Bench
+    from gpu_bench import Bench
+    from turn import Turn
 
 EAGER, COMPILED = "torch", "torch.compile"
 

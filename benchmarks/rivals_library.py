@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rivals import Absent, Binds, Tensors
 
 if TYPE_CHECKING:
-    from on_gpu import Bench
+    from gpu_bench import Bench
 
 NATIVE, CUDNN = "torch's kernel, with kept statistics", "cuDNN's call"
 

@@ -20,7 +20,7 @@ from tilewright.measure import timing
 from tilewright.measure.measurement import Settings
 
 if TYPE_CHECKING:
-    from ahead import Turn
+    from turn import Turn
 
 HEIGHTS = (16, 32, 64, 128)
 STAGES = (3, 4)

@@ -300,10 +300,10 @@ def serve(
     @cache
     def bench() -> Any:
         """The GPU, opened when the first case needs it, and kept for the cases after it."""
-        from on_gpu import Bench
+        from on_gpu import CaseBench
         from tilewright.compile import Store
 
-        return Bench(Store())
+        return CaseBench(Store())
 
     for name in names:
         pipe.send(("begin", name))

@@ -8,7 +8,7 @@ that of COMMIT, or is proven to be the same code, and no longer today's, this bu
 for sm_90 with both trees, by chance: of those that a dispatcher chooses for the problems of the
 cases, then of their default spaces. A kernel that COMMIT has no name for, or cannot
 build, is new, and not compared. If all binaries are the same, byte for byte, `same_code.json` says
-that the two digests are the same code (`claims.stale` reads it). A binary that differs is printed,
+that the two digests are the same code (`proven`). A binary that differs is printed,
 its module is not recorded, and the exit status is 1. ptxas is not quite repeatable: where binaries
 differ, the PTX decides.
 """
@@ -22,29 +22,15 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from proven import FILE, known, same
+
 HERE = Path(__file__).parent
-FILE = HERE / "same_code.json"
 ARCH, DEVICE = "sm_90", "h200_sxm"
-
-
-@cache
-def known() -> Mapping[str, Mapping[str, str]]:
-    """By module: a digest of its sources, and the later one that is the same code."""
-    return json.loads(FILE.read_text())["same"] if FILE.exists() else {}
-
-
-def same(module: str, before: str, after: str | None) -> bool:
-    """Whether two digests of a module's sources are the same code, as far as was proven."""
-    later: str | None = before
-    while later is not None and later != after:
-        later = known().get(module, {}).get(later)
-    return later is not None
 
 
 # --- in either tree -----------------------------------------------------------------------------

@@ -46,18 +46,21 @@ def packages(tree: Sources) -> set[str]:
     return {name.rpartition(".")[0] for name in tree if name} | {""}
 
 
-def imports(tree: Sources) -> list[Import]:
+def imports(tree: Sources, package: str = PACKAGE) -> list[Import]:
     """All imports of the package's own modules, wherever they stand: at the top, in a function,
     under ``TYPE_CHECKING``, by `importlib.import_module` with a constant name. Importing a module
-    imports the packages around it too, except those that the importer lies in itself."""
+    imports the packages around it too, except those that the importer lies in itself.
+
+    package: "" for modules that lie in no package; then other imports are of ``""``.
+    """
     folders = packages(tree)
     found = []
     for importer, text in tree.items():
         folder = importer if importer in folders else importer.rpartition(".")[0]
-        for name, line in _absolute(text, f"{PACKAGE}.{folder}".rstrip(".")):
-            if name != PACKAGE and not name.startswith(f"{PACKAGE}."):
+        for name, line in _absolute(text, f"{package}.{folder}".strip(".")):
+            if package and name != package and not name.startswith(f"{package}."):
                 continue
-            below = name.removeprefix(PACKAGE).removeprefix(".")
+            below = name.removeprefix(package).removeprefix(".")
             while below and below not in tree:  # a name inside a module
                 below = below.rpartition(".")[0]
             found.append(Import(importer, below, line))

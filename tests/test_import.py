@@ -58,6 +58,12 @@ def test_no_module_imports_another_in_a_circle():
     assert room_circles(TREE, ROOMS) == []
 
 
+def test_no_benchmark_imports_another_in_a_circle():
+    found = imports(sources(ROOT.parents[1] / "benchmarks"), package="")
+    assert {("rivals", "gpu_bench"), ("run", "on_gpu")} <= {(one[0], one[1]) for one in found}
+    assert circles(graph(found)) == []
+
+
 def test_every_module_imports_what_the_table_allows():
     """The table of docs/architecture.md."""
     assert breaches(TREE, ROOMS) == []

@@ -18,8 +18,8 @@ from comparison import SECONDS, WAYS, Row, Way
 from tilewright import verify
 
 if TYPE_CHECKING:
-    from ahead import Turn
-    from on_gpu import Bench
+    from gpu_bench import Bench
+    from turn import Turn
 
 Vendor = Callable[[Any, "Bench"], Mapping[str, Any]]
 """The vendor's contenders for a problem, by name. Raises `rivals.Absent` for one that is not

@@ -22,8 +22,8 @@ from cases import Contest, InGraphs, Part, Say
 from moe_layers import CLAMP, Cell, Operands
 
 if TYPE_CHECKING:
-    from ahead import Turn
-    from on_gpu import Bench
+    from gpu_bench import Bench
+    from turn import Turn
 
 OURS, TRITON, ATOMIC = "ours", "triton", "ours, added by atomics"
 GPU = "cuda:0"

@@ -15,6 +15,7 @@ import ahead
 import cases
 import rivals_declared
 from cases import Case, HostTimes, InGraphs
+from turn import Turn
 
 NEVER = math.inf
 
@@ -97,12 +98,12 @@ def test_nobody_waits_for_ever(patience, monkeypatch):
 def test_workers_are_processes_that_end_with_the_last_answer():
     fails = partial(int, "no number")
     said = [*ahead._by_workers([str, fails, str], 2, NEVER)]
-    assert sorted(text.startswith("<ahead.Turn") for text in said) == [False, True, True]
+    assert sorted(text.startswith("<turn.Turn") for text in said) == [False, True, True]
     assert "a worker died" in said
 
 
 def test_one_process_at_a_time_has_the_gpu(tmp_path):
-    one, other = (ahead.Turn(tmp_path / "gpu") for _ in range(2))
+    one, other = (Turn(tmp_path / "gpu") for _ in range(2))
     told = []
 
     def wants():
@@ -136,7 +137,7 @@ def test_a_problem_that_fails_says_why(monkeypatch, tmp_path, torch):
 
     made = case("a", "xy", ahead=compiles, operands=lambda *given: given[1:])
     monkeypatch.setattr(ahead, "_every", lambda: {"a": made})
-    turn = ahead.Turn(tmp_path / "gpu")
+    turn = Turn(tmp_path / "gpu")
     assert [ahead.compile_one("a", i, turn) for i in range(2)] == [
         "",
         "a, y: ValueError: no config",
@@ -147,8 +148,8 @@ def test_a_problem_that_fails_says_why(monkeypatch, tmp_path, torch):
 def test_inductor_times_in_turns(monkeypatch, tmp_path, torch):
     from torch._inductor.runtime.benchmarking import benchmarker
 
-    told, turn = [], ahead.Turn(tmp_path / "gpu")
-    monkeypatch.setattr(ahead.Turn, "__enter__", lambda self: told.append("turn"))
+    told, turn = [], Turn(tmp_path / "gpu")
+    monkeypatch.setattr(Turn, "__enter__", lambda self: told.append("turn"))
     monkeypatch.setattr(benchmarker, "benchmark_gpu", lambda us: us, raising=False)
     monkeypatch.setattr(
         rivals_declared, "compiled",

@@ -16,10 +16,10 @@ import cases
 import comparison
 import declared_cases
 import declared_report
-import on_gpu
 import rivals
 import rivals_declared
 import run_file
+from gpu_bench import CHOSEN, OURS
 from near import TIED, far
 from tilewright import ops, verify
 from tilewright.measure.contenders import results
@@ -179,7 +179,7 @@ def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # no
     row, used = bench.compared(case, problem, 5, lambda text: None)
     torches = (rivals_declared.EAGER, rivals_declared.COMPILED)
     assert row.vendor == torches
-    assert {*row.samples["graphs"]} == {on_gpu.OURS, on_gpu.CHOSEN, *torches, rivals.COPY}
+    assert {*row.samples["graphs"]} == {OURS, CHOSEN, *torches, rivals.COPY}
     for part in case.parts:
         assert comparison.summed([row], "calls", "ours", part.vendor).mean == 1.0
     said = {"cases": {case.name: {"rows": [run_file.document(row, used)]}}}

@@ -19,10 +19,10 @@ from test_rivals import scaled_by_rows
 import moe_layers
 import rivals_declared
 import rivals_moe
-from ahead import Turn
 from cases import fused_moe as case
 from moe_layers import LOADS, Cell, Model
 from tilewright import capturing
+from turn import Turn
 
 SIZES = {
     "small": Model(64, 32, 6, 2),

@@ -10,12 +10,14 @@ import pytest
 from test_rivals import on_torch
 
 import comparison
+import gpu_bench
 import on_gpu
 import rivals
 import steps
 import tilewright as tw
 from cases import Case, Contest, InGraphs
 from comparison import compared
+from gpu_bench import CHOSEN, OURS, PLACES
 from tilewright import errors, verify
 from tilewright.arch import device
 from tilewright.compile import Store
@@ -70,9 +72,9 @@ def bench(monkeypatch, tmp_path):
         return SimpleNamespace(results=rows)
 
     monkeypatch.setattr(on_gpu, "GPU", "cpu")
-    monkeypatch.setattr(on_gpu, "live_device", lambda index: device("h200_sxm"))
-    monkeypatch.setattr(on_gpu.libraries, "present", no_library)
-    monkeypatch.setattr(on_gpu, "build", built)
+    monkeypatch.setattr(gpu_bench, "live_device", lambda index: device("h200_sxm"))
+    monkeypatch.setattr(gpu_bench.libraries, "present", no_library)
+    monkeypatch.setattr(gpu_bench, "build", built)
     monkeypatch.setattr(on_gpu, "BRIEF", QUICK)
     monkeypatch.setattr(comparison, "EFFORT", Effort(first=1, step=1, patience=1))
     for name in ("LEAST_ROUNDS", "MOST_ROUNDS"):
@@ -84,7 +86,7 @@ def bench(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 24, 1 << 24))
-    made = on_gpu.Bench(Store(tmp_path / "store"))
+    made = on_gpu.CaseBench(Store(tmp_path / "store"))
     made.unbuilt, made.told = unbuilt, told
     return made
 
@@ -158,17 +160,17 @@ def test_a_dispatchers_answers_are_contenders(bench, ours, monkeypatch):
 
     monkeypatch.setattr(on_gpu, "dispatched", dispatched)
     row = compared("p", on_gpu.OnGpu(case(ours=ours), PROBLEM, bench, 5, lambda text: None))
-    assert (row.ours, row.with_library) == ((on_gpu.OURS,), (on_gpu.CHOSEN,))
+    assert (row.ours, row.with_library) == ((OURS,), (CHOSEN,))
     chosen = [each[0].select(PROBLEM).config for each in bench.answers[ours].values()]
-    assert chosen[0] == chosen[1] and {*asked} == {on_gpu.OURS}  # one kernel is timed once
-    assert row.samples["calls"][on_gpu.OURS] == row.samples["calls"][on_gpu.CHOSEN]
+    assert chosen[0] == chosen[1] and {*asked} == {OURS}  # one kernel is timed once
+    assert row.samples["calls"][OURS] == row.samples["calls"][CHOSEN]
 
 
 def test_places_are_elsewhere_and_copies_share_one_output(bench):
     stage = on_gpu.OnGpu(case(), PROBLEM, bench, 5, lambda text: None)
     places = stage._spread()
-    assert len({x.inputs["A"].data_ptr() for x in places}) == on_gpu.PLACES
-    assert len({x.outputs["C"].data_ptr() for x in places}) == on_gpu.PLACES
+    assert len({x.inputs["A"].data_ptr() for x in places}) == PLACES
+    assert len({x.outputs["C"].data_ptr() for x in places}) == PLACES
     copies = stage._copies()
     assert len({x.inputs["A"].data_ptr() for x in copies}) == len(copies) == 2
     assert len({x.outputs["C"].data_ptr() for x in copies}) == 1
@@ -258,8 +260,8 @@ def test_of_a_case_that_is_prepared_dispatchers_choose_what_was_measured(bench, 
         file.save(Table.of([Row(bench.device, PROBLEM, winner, (), 9.0, (8.9, 9.1))]), table)
         return Measured(str(table), rows=1, changed=1, seconds=7.0)
 
-    monkeypatch.setattr(on_gpu.ahead, "measured", measured)
-    before = bench.answers["prepared"][on_gpu.CHOSEN][0].select(PROBLEM)
+    monkeypatch.setattr(gpu_bench.ahead, "measured", measured)
+    before = bench.answers["prepared"][CHOSEN][0].select(PROBLEM)
     note = bench.prepare(case(ours="prepared"), [PROBLEM], said.append)
     assert note.startswith("prepared in 7.0 s a problem") and "1 of 1 choose another" in note
     assert "    50 of 100" in said
@@ -283,10 +285,10 @@ def test_of_a_case_that_is_prepared_the_estimates_choice_is_timed_beside(bench, 
             dispatcher.read_tables()
     monkeypatch.setattr(on_gpu, "dispatched", dispatched)
     stage = on_gpu.OnGpu(case(ours="prepared"), PROBLEM, bench, 5, lambda text: None)
-    estimated = on_gpu.OURS + comparison.BY_ESTIMATE
-    assert stage.config(on_gpu.OURS) == winner != stage.config(estimated)
+    estimated = OURS + comparison.BY_ESTIMATE
+    assert stage.config(OURS) == winner != stage.config(estimated)
     row = compared("p", stage)
-    assert row.ratio("calls", "ours").kernel == on_gpu.OURS
+    assert row.ratio("calls", "ours").kernel == OURS
     assert row.ratio("calls", "ours", named=comparison.BY_ESTIMATE).kernel == estimated
 
 
@@ -309,8 +311,8 @@ def test_nothing_is_made_where_there_is_nobody_to_compare_with(bench, monkeypatc
 @pytest.mark.parametrize("replayed", [False, True])
 def test_a_program_says_the_kernels_that_it_chose(monkeypatch, replayed):
     """Also one whose steps replay what ran while they were made."""
-    place = object.__new__(on_gpu.Bench)
-    monkeypatch.setattr(on_gpu, "stepped", lambda calls: {"ours": [1.0]})
+    place = object.__new__(gpu_bench.Bench)
+    monkeypatch.setattr(gpu_bench, "stepped", lambda calls: {"ours": [1.0]})
     a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)
 
     def make():
@@ -338,8 +340,8 @@ def test_steps_in_graphs_are_timed_call_by_call(monkeypatch):
     monkeypatch.setattr(steps, "REPLAY_SECONDS", 180e-6 * 20)
     fixed = steps.fixed
     monkeypatch.setattr(steps, "fixed", lambda rounds: replace(fixed(rounds), warm_up_seconds=0))
-    place = object.__new__(on_gpu.Bench)
-    monkeypatch.setattr(on_gpu.Bench, "release", lambda self: None)
+    place = object.__new__(on_gpu.CaseBench)
+    monkeypatch.setattr(gpu_bench.Bench, "release", lambda self: None)
     asked = []
 
     def contest(*words):
@@ -368,7 +370,7 @@ def test_kernels_that_steps_in_graphs_ask_for_are_built_once(bench, monkeypatch)
         tw.Dispatcher(device=bench.device).select(PROBLEM).config.name
     ]
     built = []
-    monkeypatch.setattr(on_gpu.Bench, "built", lambda self, some, say: built.append(some))
+    monkeypatch.setattr(gpu_bench.Bench, "built", lambda self, some, say: built.append(some))
     assert bench.prepare(graphs, ["a"], print) == "by chance"
     assert [c.name for (c,) in built] == [wanted[0].name]
 

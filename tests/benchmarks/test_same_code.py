@@ -7,27 +7,27 @@ from dataclasses import replace
 import pytest
 
 import claims
-import same_code
+import proven
 
 MODULE = "tilewright.ops.gemm.kernels.basic"
 
 
 @pytest.fixture
-def proven(monkeypatch):
+def recorded(monkeypatch):
     found = {MODULE: {"first": "second", "second": "third"}}
-    monkeypatch.setattr(same_code, "known", lambda: found)
+    monkeypatch.setattr(proven, "known", lambda: found)
 
 
-def test_what_was_proven_is_followed_to_today(proven):
-    assert same_code.same(MODULE, "first", "third") and same_code.same(MODULE, "second", "third")
-    assert same_code.same(MODULE, "fourth", "fourth")
-    assert not same_code.same(MODULE, "third", "first")
-    assert not same_code.same(MODULE, "first", "fourth")
-    assert not same_code.same("tilewright.ops.gemm.kernels.tma", "first", "third")
-    assert not same_code.same(MODULE, "first", None)
+def test_what_was_proven_is_followed_to_today(recorded):
+    assert proven.same(MODULE, "first", "third") and proven.same(MODULE, "second", "third")
+    assert proven.same(MODULE, "fourth", "fourth")
+    assert not proven.same(MODULE, "third", "first")
+    assert not proven.same(MODULE, "first", "fourth")
+    assert not proven.same("tilewright.ops.gemm.kernels.tma", "first", "third")
+    assert not proven.same(MODULE, "first", None)
 
 
-def test_a_claim_stands_as_far_as_was_proven(proven, monkeypatch):
+def test_a_claim_stands_as_far_as_was_proven(recorded, monkeypatch):
     claim = next(c for c in claims.load_all().values() if c.environment.get("commit"))
     for digest, stands in (("first", True), ("other", False)):
         monkeypatch.setattr(claims, "source_digest", lambda module: "third")
@@ -43,5 +43,5 @@ def test_what_is_recorded_ends_at_sources_that_were_claimed_or_are_here():
         for modules in (claim.kernels or {}).values()
         for module, digest in modules.items()
     }
-    for module, pairs in same_code.known().items():
+    for module, pairs in proven.known().items():
         assert any((module, before) in claimed for before in pairs), module
