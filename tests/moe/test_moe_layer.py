@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from layer_cases import LIMITS, in_fp8, in_int4, operands, reference, worst
 import tilewright as tw
 from tilewright import capturing, moe
 from tilewright.errors import BadArgument
+from tilewright.moe.stated import Options
 
 GPT_OSS = {"interleaved": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0}
 FORMS = {
@@ -388,3 +391,17 @@ X, W1, W2, WEIGHTS, IDS = operands(4, 32, 16, 3, 2, dtype=torch.float32)
 def test_what_does_not_fit_is_refused(given, options, why):
     with pytest.raises(BadArgument, match=why):
         tw.fused_moe(*given, **options)
+
+
+def test_what_a_layer_takes_is_passed_on_as_it_is():
+    """The keywords of `fused_moe` are those of `Options`, which its relatives pass on to."""
+    taken = signature(tw.fused_moe).parameters.values()
+    words = {one.name: one.default for one in taken if one.kind is one.KEYWORD_ONLY}
+    assert words == {one.name: one.default for one in fields(Options)}
+
+
+@pytest.mark.parametrize("word", ["shared", "weights_first", "routed_scaling_factor", "out"])
+def test_what_belongs_to_the_sum_is_no_word_of_the_rows(word):
+    x, w1, w2, _, experts = operands(9, 32, 16, 4, 2, dtype=torch.float32)
+    with pytest.raises(BadArgument, match=f"^{word}= belongs to the sum"):
+        moe.rows_of_experts(x, w1, w2, experts, **{word: None})

@@ -11,6 +11,7 @@ from tilewright.errors import BadArgument
 from tilewright.moe.form import sorts_at_once
 from tilewright.moe.scaling import TENSOR
 from tilewright.moe.stated import (
+    OF_SUM,
     Activation,
     Options,
     Routing,
@@ -119,14 +120,14 @@ def fused_moe(
         scale_a=scale_a,
         scale_b=scale_b,
         dtype_b=dtype_b,
+        scales_a=scales_a,
+        zeros=zeros,
         expert_map=expert_map,
         capacity=capacity,
         shared=shared,
+        weights_first=weights_first,
         routed_scaling_factor=routed_scaling_factor,
         out=out,
-        scales_a=scales_a,
-        zeros=zeros,
-        weights_first=weights_first,
     )
     usual = limit == math.inf and alpha == 1.0 and shift == 0.0 and routed_scaling_factor == 1.0
     numbered = () if usual else (w1, w2, *(shared or (None, None)))
@@ -176,51 +177,23 @@ def _layer(x: Any, w1: Any, w2: Any, route: Route, said: Options, call: Call) ->
     return y
 
 
-def rows_of_experts(
-    x: Any,
-    w1: Any,
-    w2: Any,
-    experts: Any,
-    *,
-    activation: Activation = "silu",
-    interleaved: bool = False,
-    limit: float = math.inf,
-    alpha: float = 1.0,
-    shift: float = 0.0,
-    b1: Any = None,
-    b2: Any = None,
-    scales: tuple[Any, Any] | None = None,
-    scale_a: str = "",
-    scale_b: str = "",
-    dtype_b: str = "",
-    scales_a: tuple[Any, Any] | None = None,
-    zeros: tuple[Any, Any] | None = None,
-    expert_map: Any = None,
-    capacity: int = 0,
-) -> tuple[Any, Any]:
+def rows_of_experts(x: Any, w1: Any, w2: Any, experts: Any, **layer: Any) -> tuple[Any, Any]:
     """What `fused_moe` sums over each token's experts: rows [tokens · k, hidden] in the order of
     their experts, and the place of each choice among them, int32 ``[*tokens, k]``, -1 for none.
 
-    Rows that are no choice's hold anything. Arguments are those of `fused_moe`; there is one token
-    at least.
+    Rows that are no choice's hold anything. There is one token at least.
+
+    layer: what `fused_moe` takes besides, but for what belongs to its sum: ``weights_first``,
+        ``shared``, ``routed_scaling_factor`` and ``out``.
+
+    Raises `BadArgument` for one of these, and as `fused_moe` does.
     """
-    said = Options(
-        activation=activation,
-        interleaved=interleaved,
-        limit=limit,
-        alpha=alpha,
-        shift=shift,
-        b1=b1,
-        b2=b2,
-        scales=scales,
-        scale_a=scale_a,
-        scale_b=scale_b,
-        dtype_b=dtype_b,
-        expert_map=expert_map,
-        capacity=capacity,
-        scales_a=scales_a,
-        zeros=zeros,
-    )
+    if of_sum := [name for name in OF_SUM if name in layer]:
+        raise BadArgument(
+            f"{of_sum[0]}= belongs to the sum over a token's experts, which rows_of_experts leaves "
+            "to the caller"
+        )
+    said = Options(**layer)
     if are_foreign(x, w1, w2):
         x, w1, w2, said = adopted(x, w1, w2, said)
     copied = are_copied(x, w1, w2, said)

@@ -37,14 +37,14 @@ class Options:
     scale_a: str = ""
     scale_b: str = ""
     dtype_b: str = ""
+    scales_a: tuple[Any, Any] | None = None
+    zeros: tuple[Any, Any] | None = None
     expert_map: Any = None
     capacity: int = 0
     shared: tuple[Any, Any] | None = None
+    weights_first: bool = False
     routed_scaling_factor: float = 1.0
     out: Any = None
-    scales_a: tuple[Any, Any] | None = None
-    zeros: tuple[Any, Any] | None = None
-    weights_first: bool = False
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -92,6 +92,10 @@ class Options:
                 f"x is {rows} and w1 {weights}, which no product takes together: pass x in bf16 or "
                 "fp16, or scale_a=, with which rows are rounded to the weights' 8 bits"
             )
+
+
+OF_SUM = ("weights_first", "shared", "routed_scaling_factor", "out")
+"""Those of `Options` that a layer's sum over a token's experts takes."""
 
 
 def form_of(w1: Any, w2: Any, said: Options, recorded: bool, **of_experts: Any) -> Form:
