@@ -86,7 +86,7 @@ def launched_then(config: GroupedGemmConfig, arch: Arch) -> int:
     """Workgroups for each compute unit: as many of low tiles as shared memory has room for with
     all stages in it, whatever their registers."""
     count = PIPELINES[config.pipeline].workgroups
-    if config.tile_m > low_tiles.ROWS:
+    if not low_tiles.low(config):
         return count
     need = shared_memory(config.one, arch) + arch.shared_memory_reserved
     return max(count, min(low_tiles.MOST, arch.shared_memory_per_cu // need))

@@ -158,7 +158,7 @@ class GroupedGemmFamily(Defaults):
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
         sibling = pipelines.PIPELINES[config.pipeline].one.interpreted
-        apart = config.pipeline == rules.GATES_APART and config.epilogue != ""
+        apart = pipelines.PIPELINES[config.pipeline].gates_apart and config.epilogue != ""
         if apart or config.form not in pipelines.PIPELINES[sibling].forms:
             sibling = "basic"
         # A sibling without several blocks of scales in a step has one.

@@ -34,7 +34,6 @@ from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.operands import ROWS, SIZES
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
-from tilewright.ops.grouped_gemm.rules import GATES_APART
 from tilewright.ops.nouns import MAIN, KernelSource, Launch
 
 # --- what alignment promises --------------------------------------------------------------------
@@ -131,7 +130,7 @@ def _pairs(of: Any) -> bool:
 
 def _paired_by_map(c: GroupedGemmConfig) -> bool:
     """Whether B's map takes gates and ups by turns: not where they are parts of the tile."""
-    return _pairs(c) and c.pipeline != GATES_APART
+    return _pairs(c) and not PIPELINES[c.pipeline].gates_apart
 
 
 def _steps(p: GroupedGemmProblem) -> tuple[int, int]:

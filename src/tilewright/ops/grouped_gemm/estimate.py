@@ -223,9 +223,9 @@ def _reading_us(c: Columns, cases: _Cases, p: GroupedGemmProblem, device: Device
 def _converting_us(config: GroupedGemmConfig, device: Device) -> float:
     """Microseconds in which a workgroup makes fp16 of one step's 8-bit floats, two to an
     instruction: each warp its columns of B, and all rows of A, which it has no part in."""
-    low = arch(device.arch).async_mma and config.tile_m < WARPGROUP_ROWS
+    in_registers = arch(device.arch).async_mma and config.tile_m < WARPGROUP_ROWS
     kinds = (DTYPES[config.dtype_a], DTYPES[config.dtype_b])
-    if not low or any(one.kind != "float" or one.bits != 8 for one in kinds):
+    if not in_registers or any(one.kind != "float" or one.bits != 8 for one in kinds):
         return 0.0
     of_warp = (config.tile_m + config.tile_n / config.num_warps) * config.tile_k
     return float(of_warp / 2 / GROUPED.CONVERTED_BY_WARP / device.clock_mhz)

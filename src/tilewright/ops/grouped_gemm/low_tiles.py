@@ -27,10 +27,15 @@ that are loaded by themselves are held too: so few spilled 656 bytes of a thread
 16×128×64 tile in bf16, and 80 with the most."""
 
 
+def low(config: GroupedGemmConfig) -> bool:
+    """Whether a config's tiles are low."""
+    return config.tile_m <= ROWS
+
+
 def resident(config: GroupedGemmConfig, arch: Arch) -> int:
     """Workgroups for each compute unit."""
     found = PIPELINES[config.pipeline].workgroups
-    if config.tile_m > ROWS or not arch.shared_memory_per_cu:
+    if not low(config) or not arch.shared_memory_per_cu:
         return found
     shared, registers = shared_memory(config.one, arch), 1
     if _told(config, arch):
@@ -47,7 +52,7 @@ def resident(config: GroupedGemmConfig, arch: Arch) -> int:
 def options(config: GroupedGemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     """The compiler's options for room beside each other."""
     count = resident(config, arch)
-    if count == 1 or config.tile_m > ROWS or not _told(config, arch):
+    if count == 1 or not low(config) or not _told(config, arch):
         return ()
     lanes = arch.registers_per_lane * arch.simds_per_cu
     return (("maxnreg", min(lanes // (config.num_warps * count) // 8 * 8, MOST_REGISTERS)),)

@@ -42,6 +42,8 @@ class GroupedPipeline:
     table_bytes: shared memory it takes for the groups' numbers of tiles.
     scheduler: of `one`, the one that computes a tile as this kernel does.
     workgroups: for each compute unit.
+    gates_apart: whether its epilogue takes gates that lie apart from their ups, in parts of its
+        tile, and no others.
     """
 
     one: Pipeline
@@ -52,6 +54,7 @@ class GroupedPipeline:
     table_bytes: int = 0
     scheduler: str = "persistent"
     workgroups: int = 1
+    gates_apart: bool = False
 
     def kernel_of(self, form: str) -> str:
         """The kernel for a form."""
@@ -106,6 +109,7 @@ PIPELINES: dict[str, GroupedPipeline] = {
             },
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,
+            gates_apart=True,
         ),
         GroupedPipeline(
             one=WEIGHTS,

@@ -34,9 +34,6 @@ MAX_TMA_ROWS = 2**30
 MOST = 2**31 - 1
 """Rows of C, and tiles, at most."""
 
-GATES_APART = "gluon_scaled"
-"""The pipeline whose epilogue takes gates that lie apart from their ups, in parts of its tile."""
-
 LEAST_COLUMNS = 32
 """Columns of a tile of the Gluon kernel at least."""
 
@@ -53,6 +50,11 @@ def _record(c: GroupedGemmConfig) -> GroupedPipeline | None:
 def _through_pointers(c: GroupedGemmConfig) -> bool:
     record = _record(c)
     return record is not None and record.one.reads == "pointers"
+
+
+def _gates_apart(c: GroupedGemmConfig) -> bool:
+    record = _record(c)
+    return record is not None and record.gates_apart
 
 
 def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
@@ -125,11 +127,11 @@ def _epilogue(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if record and c.epilogue and not record.takes(c.form, "extra"):
         others = _those(c.form, "extra")
         return f"pipeline {c.pipeline} has no epilogue {c.epilogue}; {others} have it"
-    return _gate(c) if c.epilogue and c.pipeline == GATES_APART else None
+    return _gate(c) if c.epilogue and _gates_apart(c) else None
 
 
 def _gate(c: GroupedGemmConfig) -> str | None:
-    """Why `GATES_APART` has no such epilogue."""
+    """Why a pipeline that takes gates apart has no such epilogue."""
     if epilogues.fold(c.epilogue) != 2 or epilogues.has_matrix(c.epilogue):
         return (
             f"pipeline {c.pipeline} has no epilogue {c.epilogue}, but gates (swiglu) without a "
@@ -200,7 +202,7 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
         if reason is not None:
             return no(name, reason)
     whole = one(config)
-    if config.pipeline == GATES_APART:  # the GEMM's kernel has none
+    if _gates_apart(config):  # the GEMM's kernel has none
         whole = replace(whole, epilogue="")
     return gemm.judge(whole, arch)
 
@@ -243,7 +245,7 @@ def _rows(c: Any, p: GroupedGemmProblem) -> Objections:
 def _apart(c: Any, p: GroupedGemmProblem) -> Objections:
     if epilogues.fold(p.epilogue) != 2:
         return
-    apart = c.pipeline == GATES_APART
+    apart = each(c, _gates_apart)
     turns = (each(c, _through_pointers) | apart) ^ True
     said = "scales of gates and ups that lie apart, which {c.pipeline} takes for those of turns"
     yield turns & (p.gates_apart and bool(scales.of(p))), said.format

@@ -127,9 +127,8 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
 def _stages(config: GroupedGemmConfig) -> bool:
     """Keeps low tiles to three stages: workgroups that share a compute unit keep its memory busy
     together, and a fourth stage takes the place of others (docs/notes/moe-layers.md)."""
-    low = config.tile_m <= low_tiles.ROWS
     as_it_is = not (lowbit.concerns(config) or lowbit.widens(config))
-    return not (low and as_it_is and config.num_stages == MOST_STAGES)
+    return not (low_tiles.low(config) and as_it_is and config.num_stages == MOST_STAGES)
 
 
 def _worth_having(config: GroupedGemmConfig) -> bool:
