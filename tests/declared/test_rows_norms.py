@@ -120,29 +120,38 @@ def chosen(name, **fields):
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("columns", [8202, 12288, 17000])
 def test_long_rows_are_right_in_every_block(name, columns):
-    """In two tiles, in one, and in pieces of either size; one by one, and in turns of workgroups
-    that load rows ahead."""
+    """In two tiles, in one, and in pieces of either size; one by one, read again or not, and in
+    turns of workgroups that load rows ahead."""
     family, this = ops.family(name), arch("sm_90")
-    problem = family.problem_type(rows=5, columns=columns, has_w=True, statistics=True)
+    problem = family.problem_type(
+        rows=5, columns=columns, has_w=True, has_residual=columns == 8202, statistics=True
+    )
     kinds = {}
     for one in family.default_space(problem, this).expand(this).configs:
         if one.num_warps >= 16 and family.supports(one, problem, this):
-            kinds[one.BLOCK, one.AHEAD] = one
+            kinds[one.BLOCK, one.AGAIN, one.AHEAD] = one
     held, pieces = (24576, (4096, 8192)) if columns > 16384 else (12288, (4096,))
-    assert {*kinds} == {*((n, 0) for n in pieces), *((held, ahead) for ahead in (0, 1, 2, 4))}
+    ahead = (0, 1, 2) if problem.has_residual else (0, 1, 2, 4)
+    assert {*kinds} == {
+        *((n, False, 0) for n in pieces), *((held, False, n) for n in ahead), (held, True, 0)
+    }  # fmt: skip
     few = replace(device("h200_sxm"), compute_units=2)
-    for config in (one for (_, ahead), one in kinds.items() if ahead in (0, 2)):
+    for config in (one for (*_, ahead), one in kinds.items() if ahead in (0, 2)):
         found = verify.verify(tw.Dispatcher(device=few), problem, config.name, seed=1)
         assert found.ok, found
 
 
-def test_rows_are_loaded_ahead_where_workgroups_have_several():
-    problem, config = chosen("layer_norm", rows=1000, columns=12288)
-    plan = tw.Dispatcher(device="h200_sxm").select(problem)
-    assert config.AHEAD and plan.launch.steps[0].grid == (2 * 132, 1, 1)
-    assert chosen("rms_norm", rows=300, columns=20000)[1].AHEAD
-    for more in ({"rows": 500}, {"columns": 8192}, {"columns": 16384}, {"columns": 12287}):
-        assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AHEAD
+def test_long_rows_are_read_again_where_every_sm_has_several():
+    """By workgroups of so few warps, and registers, that an SM has several."""
+    for name, columns, warps, registers in (
+        ("layer_norm", 12288, 8, 64), ("rms_norm", 12288, 8, 40), ("rms_norm", 20000, 16, 40),
+    ):  # fmt: skip
+        config = chosen(name, rows=1000, columns=columns)[1]
+        assert (config.AGAIN, config.num_warps, config.maxnreg) == (True, warps, registers)
+    for more in ({"rows": 500}, {"columns": 8192}, {"quant": "row", "out_dtype": "int8"}):
+        assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AGAIN
+    problem = chosen("layer_norm", rows=1000, columns=12288)[0]
+    assert not tw.Dispatcher(device="mi300x").select(problem).config.AGAIN
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.declared._arrays import functions
+from tilewright.declared._quotients import divisors
 from tilewright.declared.rows import _sizes, _tiles
 from tilewright.ops.epilogues import erf
 
@@ -79,10 +80,19 @@ def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     return {"BLOCK": pieces(problem.columns), **one}
 
 
+def pieces_of_row(problem: Any, config: Any) -> int:
+    """Workgroups that share a row."""
+    return -(-int(problem.columns) // int(config.BLOCK))
+
+
+DIVISORS = divisors(pieces=pieces_of_row)
+"""What kernels divide by: they begin with it, and load nothing before."""
+
+
 def programs(problem: Any, config: Any) -> tuple[int]:
     """The grid: a workgroup for each piece of every ROWS rows; the pieces of a row come one after
     another."""
-    return (-(-problem.rows // config.ROWS) * -(-problem.columns // config.BLOCK),)
+    return (-(-problem.rows // config.ROWS) * pieces_of_row(problem, config),)
 
 
 def prefers(problem: Any, config: Any, usual: int = _tiles.USUAL_ELEMENTS) -> float:

@@ -1,5 +1,6 @@
-"""The tiles of norms: those of `_tiles`; two tiles that hold a row together; for rows that are read
-twice, larger pieces; and workgroups that take long rows in turns and load the next ones ahead."""
+"""The tiles of norms: those of `_tiles`; two tiles that hold a row together; rows that are read
+again for their result; for rows that are read in pieces, larger ones; and workgroups that take long
+rows in turns and load the next ones ahead."""
 
 from __future__ import annotations
 
@@ -20,18 +21,28 @@ MOST = 2 * TWO
 
 MOST_WARPS = 32
 
+AGAIN_ELEMENTS = (16, 48)
+"""Elements of a row for each lane, at least and at most, where it is read again: with fewer, an SM
+is full of lanes and has fewer bytes on their way to it."""
+
+AGAIN_REGISTERS = (32, 40, 64)
+"""Registers of a lane where rows are read again: an SM then has 64, 48 or 32 warps."""
+
 AXES: dict[str, tuple[Any, ...]] = {
     **_tiles.AXES,
     "BLOCK": (*_tiles.AXES["BLOCK"], TWO, MOST),
     "num_warps": (*_tiles.AXES["num_warps"], MOST_WARPS),
+    "AGAIN": (False, True),
+    "maxnreg": (0, *AGAIN_REGISTERS),
     "AHEAD": (0, 2, 1, 4),
 }
-"""As of `_tiles`. AHEAD: rows that a workgroup loads ahead of the one that it norms, into shared
-memory; there are then as many workgroups as the GPU holds, which take rows in turns. 0: a workgroup
-for every ROWS rows."""
+"""As of `_tiles`. AGAIN: a row is read whole for its statistics, and again for its result, from the
+SM's own cache, instead of staying in registers meanwhile. AHEAD: rows that a workgroup loads ahead
+of the one that it norms, into shared memory; there are then as many workgroups as the GPU holds,
+which take rows in turns. Without either, a workgroup reads every ROWS rows once."""
 
-LEAST_AHEAD = 2048
-"""Rows of more elements may be loaded ahead. Up to `MANY` a measurement decides."""
+LEAST_LONG = 2048
+"""Rows of more elements may be loaded ahead, or read again. Up to `MANY` a measurement decides."""
 
 LEAST_COPIED = 4
 """Bytes that an asynchronous copy moves at least. Elements of 16 bits that lie by themselves are
@@ -59,9 +70,12 @@ def blocks(problem: Any) -> tuple[int, ...]:
 
 
 def fits(problem: Any, config: Any) -> bool | str:
-    """As of `_tiles`, with these values of BLOCK; rows are loaded ahead where they are long and
-    held."""
-    if config.AHEAD and not (config.HELD and problem.columns > LEAST_AHEAD and config.ROWS == 1):
+    """As of `_tiles`, with these values of BLOCK; rows are loaded ahead, or read again, where they
+    are long and one tile or two hold them."""
+    long = config.HELD and problem.columns > LEAST_LONG and config.ROWS == 1
+    if config.AGAIN:
+        return _fits_again(problem, config, long)
+    if config.AHEAD and not long:
         return f"AHEAD = {config.AHEAD} for rows of {problem.columns}"
     at_once = config.alignment * DTYPES[problem.dtype].bytes
     if config.AHEAD and at_once < LEAST_COPIED:
@@ -73,6 +87,16 @@ def fits(problem: Any, config: Any) -> bool | str:
     return _tiles.fits_blocks(blocks(problem), problem, config)
 
 
+def _fits_again(problem: Any, config: Any, long: bool) -> bool | str:
+    if not long or config.AHEAD or problem.columns > config.BLOCK:
+        return f"rows of {problem.columns} are not read again"
+    if config.BLOCK not in blocks(problem) or config.num_warps not in again_warps(problem):
+        return f"{config.num_warps} warps for rows of {problem.columns} that are read again"
+    if problem.quant == "row":
+        return "a row's largest value is that of results, which would be made twice"
+    return True
+
+
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     """The only values of BLOCK, HELD and ROWS that `fits` takes."""
     found = _tiles.narrows_blocks(blocks(problem), problem)
@@ -80,20 +104,41 @@ def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
-    """AHEAD and num_warps: rows are loaded ahead where copies to shared memory need no registers,
-    and as many as it holds."""
+    """AGAIN, AHEAD and num_warps: rows are loaded ahead where copies to shared memory need no
+    registers, and as many as it holds; they are read again where an SM's own cache holds
+    several."""
     some = AXES["num_warps"] if MOST in blocks(problem) else _tiles.AXES["num_warps"]
-    found = [{"AHEAD": 0, "num_warps": warps} for warps in some]
-    if arch.backend == "cuda" and problem.columns > LEAST_AHEAD:
+    usual = {"AGAIN": False, "AHEAD": 0, "maxnreg": 0}
+    found = [{**usual, "num_warps": warps} for warps in some]
+    if arch.backend == "cuda" and problem.columns > LEAST_LONG:
         row = blocks(problem)[0] * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
         room = arch.shared_memory * ahead_warps(problem) // MOST_WARPS - _MEETING
         ahead = [n for n in AXES["AHEAD"] if n and n * row <= room]
-        found += [{"AHEAD": n, "num_warps": ahead_warps(problem)} for n in ahead]
+        found += [{**usual, "AHEAD": n, "num_warps": ahead_warps(problem)} for n in ahead]
+        found += [{**usual, **again(problem, warps)} for warps in again_warps(problem)]
     return found
 
 
 _MEETING = 16384
 """Bytes of shared memory in which lanes meet, at most."""
+
+
+def again_warps(problem: Any) -> list[int]:
+    """Warps of workgroups whose rows are read again, the fewest first."""
+    least, most = AGAIN_ELEMENTS
+    held = blocks(problem)[0] // 32
+    return [warps for warps in AXES["num_warps"] if least * warps <= held <= most * warps]
+
+
+def again(problem: Any, warps: int) -> dict[str, Any]:
+    """The axes of so many warps whose rows are read again, with as few registers as hold what a
+    lane has of a row: elements of 16 bits as they lie, two in each; in fp32 those that a layer norm
+    needs twice, and sums with a residual."""
+    each = blocks(problem)[0] // (32 * warps)
+    lie = problem.family != "layer_norm" and not problem.has_residual
+    needed = 16 + (each // 2 if lie and DTYPES[problem.dtype].bytes == 2 else each)
+    registers = next(n for n in AGAIN_REGISTERS if n >= needed)
+    return {"AGAIN": True, "num_warps": warps, "maxnreg": registers}
 
 
 def ahead_warps(problem: Any) -> int:
@@ -110,14 +155,16 @@ def each_unit(config: Any) -> int:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles.prefers_held`, with two rules more. Where every workgroup has several rows, those
-    that two tiles hold are loaded ahead; of others too few were timed. And the rows that all SMs
-    read in pieces at a time may fill half of L2, since as many results pass through it."""
+    """As `_tiles.prefers_held`, with two rules more. Where every SM has several rows, those of more
+    than `MANY` elements are read again, by the fewest warps; of others too few were timed. And the
+    rows that all SMs read in pieces at a time may fill half of L2, since as many results pass
+    through it."""
+    if config.AGAIN:
+        several = problem.columns > _tiles.MANY and problem.rows > 4 * _SMS
+        return float(-1.0 / config.num_warps if several else 32.0 + config.num_warps)
     score = _tiles.prefers_held(problem, config)
     if config.HELD:
-        workgroups = _SMS * MOST_WARPS // ahead_warps(problem)
-        several = config.BLOCK in (TWO, MOST) and problem.rows > 2 * workgroups
-        return score + (8.0 if several != bool(config.AHEAD) else 0.0)
+        return score + (8.0 if config.AHEAD else 0.0)
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.
     at_once = _SMS * _LANES // (32 * config.num_warps) * _tiles.PIECE // config.BLOCK

@@ -96,6 +96,7 @@ declare(
         parts=(
             kernel("main", f"{__package__}.kernels.gated_activation:gated_activation", programs),
         ),
+        values=_gates.DIVISORS,
         refuses=refused,
         supports=fits,
         narrows=narrows,

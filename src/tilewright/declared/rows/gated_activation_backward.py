@@ -43,6 +43,7 @@ declare(
                 _gates.programs,
             ),
         ),
+        values=_gates.DIVISORS,
         refuses=_gates.refused,
         supports=_gates.fits,
         narrows=_gates.narrows,

@@ -15,7 +15,6 @@ from tilewright import checks
 from tilewright.declared._arrays import zeros
 from tilewright.declared.shape import _tiles
 from tilewright.errors import BadArgument, shown
-from tilewright.ops.conv.geometry import dividing
 from tilewright.ops.powers import power_of_two
 
 AXES = ("d", "h", "w")
@@ -79,22 +78,6 @@ def refused(problem: Any, channels: int, after: Sequence[int]) -> str:
                 f"{before} and {behind} zeros around"
             )
     return ""
-
-
-def divisors(
-    **sizes: Callable[[Any, Any], int],
-) -> dict[str, Callable[[Any, Any], int]]:
-    """Values with which kernels divide by each of `sizes`, by name: ``by_NAME`` and ``shift_NAME``
-    (`tilewright.ops.conv.kernels.division`)."""
-
-    def part(size: Callable[[Any, Any], int], place: int) -> Callable[[Any, Any], int]:
-        return lambda problem, config: dividing(size(problem, config))[place]
-
-    return {
-        f"{word}_{name}": part(size, place)
-        for name, size in sizes.items()
-        for place, word in enumerate(("by", "shift"))
-    }
 
 
 def field(name: str) -> Callable[[Any, Any], int]:

@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared import _views
 from tilewright.declared._arrays import functions
+from tilewright.declared._quotients import divisors
 from tilewright.declared.shape import _problems, _tiles, _windows
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
@@ -178,7 +179,7 @@ declare(
         values={
             "rows": rows,
             "channels": channels,
-            **_windows.divisors(**{name: _windows.field(name) for name in DIVIDED}),
+            **divisors(**{name: _windows.field(name) for name in DIVIDED}),
         },
         supports=supports,
         narrows=narrows,

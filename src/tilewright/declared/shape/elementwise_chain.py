@@ -20,6 +20,7 @@ from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.custom.declaration import Array
 from tilewright.declared import _views
 from tilewright.declared._arrays import clipped, functions
+from tilewright.declared._quotients import divisors
 from tilewright.declared.shape import _forms, _problems, _slopes, _tiles, _windows, _words
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, shown
@@ -339,7 +340,7 @@ declare(
         values={
             "rows": rows,
             "count": count,
-            **_windows.divisors(**{name: _windows.field(name) for name in SIZES[1:]}),
+            **divisors(**{name: _windows.field(name) for name in SIZES[1:]}),
         },
         constants={
             "CHAIN": lambda c: tuple(one.function for one in _words.parse(c.chain)),

@@ -15,13 +15,16 @@ from typing import Any
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared import _views
 from tilewright.declared._arrays import functions
+from tilewright.declared._quotients import divisors
 from tilewright.declared.shape import _problems, _tiles, _windows
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 
 STRIDES = ("x_n", "x_d", "x_h", "x_w", "x_c")
 MORE = 2
-"""Times what a lane is preferred to have in other copies: its vectors share some arithmetic."""
+"""Times what a lane is preferred to have in other copies where its vectors are shorter than 16
+bytes: they share some arithmetic. Of whole ones two are enough: on an H200 64 channels took 67.3 µs
+with four of them and 65.9 with two, 20 channels 33.7 with eight of 8 bytes and 34.7 with four."""
 
 
 def out(axis: int) -> Callable[[Any, Any], int]:
@@ -96,7 +99,8 @@ def programs(problem: Any, config: Any) -> tuple[int]:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    return _tiles.far(config.TILE // MORE, config.num_warps, problem.dtype)
+    whole = config.WRITES * DTYPES[problem.dtype].bytes >= 16
+    return _tiles.far(config.TILE // (1 if whole else MORE), config.num_warps, problem.dtype)
 
 
 def refuses(problem: Any) -> str:
@@ -194,7 +198,7 @@ declare(
             "each": each,
             "rows": rows,
             "columns": columns,
-            **_windows.divisors(
+            **divisors(
                 d=out(0),
                 h=out(1),
                 w=out(2),

@@ -16,6 +16,7 @@ from typing import Any
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared import _views
 from tilewright.declared._arrays import clipped
+from tilewright.declared._quotients import divisors
 from tilewright.declared.shape import _ck, _forms, _problems, _tiles, _windows
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument
@@ -253,7 +254,7 @@ declare(
         values={
             "rows": rows,
             "count": count,
-            **_windows.divisors(
+            **divisors(
                 few=_windows.field(SIZES[LAST]),
                 **{name: _windows.field(name) for name in SIZES[1:LAST]},
             ),

@@ -7,6 +7,10 @@ its statistics, once for its largest value if it is quantised by row, and once f
 second and third time mostly from L2. Larger pieces are for rows that would leave L2 before that: L2
 is told to keep them until then, and no longer.
 
+With AGAIN a row that BLOCK holds is read for its statistics, and again for its result, from the
+SM's own cache. It takes no registers meanwhile, nor do w and b, so an SM has more rows at a time:
+that is what keeps memory busy while some of them sum, wait and store.
+
 With AHEAD there are as many workgroups as the GPU holds, and each takes rows in turns. The next
 rows are on their way to shared memory while one is normed, so memory is never idle; w and b are
 read once for all rows of a workgroup.
@@ -26,8 +30,8 @@ from tilewright.declared.rows.kernels._quantise import put, scale_of
 
 @triton.constexpr_function
 def policy(KEPT):
-    """Which lines L2 replaces: 1, last, since they are read again; -1, first, since they are not;
-    0, as usual."""
+    """Which lines the caches replace: 1, last, since they are read again; -1, first, since they are
+    not; 0, as usual."""
     return {1: "evict_last", -1: "evict_first", 0: ""}[KEPT]
 
 
@@ -181,6 +185,19 @@ def sum_of_two(values, more):
 
 
 @triton.jit
+def statistics_in_two(values, inside, more, further, columns, eps, CENTRED: tl.constexpr):
+    """As `held_statistics`, of rows that two tiles hold, the second one smaller."""
+    mean = tl.zeros((values.shape[0],), tl.float32)
+    apart, more_apart = values, more
+    if CENTRED:
+        mean = sum_of_two(values, more) / columns
+        apart = tl.where(inside, values - mean[:, None], 0.0)
+        more_apart = tl.where(further, more - mean[:, None], 0.0)
+    squares = sum_of_two(apart * apart, more_apart * more_apart)
+    return mean, tl.rsqrt(squares / columns + eps)
+
+
+@triton.jit
 def norm_in_two(
     x, residual, times, more_times, y, total, means, rstds, row, there, rows, columns, eps, offset,
     BLOCK: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
@@ -192,14 +209,7 @@ def norm_in_two(
     REST: tl.constexpr = BLOCK - FIRST
     values, inside = begun(x, residual, total, row, there, 0, columns, FIRST, has_residual)
     more, further = begun(x, residual, total, row, there, FIRST, columns, REST, has_residual)
-    mean = tl.zeros((values.shape[0],), tl.float32)
-    apart, more_apart = values, more
-    if CENTRED:
-        mean = sum_of_two(values, more) / columns
-        apart = tl.where(inside, values - mean[:, None], 0.0)
-        more_apart = tl.where(further, more - mean[:, None], 0.0)
-    squares = sum_of_two(apart * apart, more_apart * more_apart)
-    rstd = tl.rsqrt(squares / columns + eps)
+    mean, rstd = statistics_in_two(values, inside, more, further, columns, eps, CENTRED)
     if statistics:
         store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
     ws, bs, smooths = times
@@ -245,6 +255,45 @@ def norm_in_one(
 
 
 @triton.jit
+def read_again(
+    x, w, b, residual, smooth, y, total, block_scales, row, there, columns, mean, rstd, offset, by,
+    start, WIDTH: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
+    has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+):  # fmt: skip
+    """The results of WIDTH columns from column `start` on, which are read for them, for the last
+    time. x and residual: where rows begin."""
+    column = start + tl.arange(0, WIDTH)
+    inside = there & (column < columns)[None, :]
+    values = summed(x, residual, column[None, :], inside, has_residual, -1)
+    ws, bs, smooths = multiplied_by(w, b, smooth, start, columns, WIDTH, has_w, has_b, has_smooth)
+    if has_residual:
+        at = row[:, None] * columns + column[None, :]
+        tl.store(total + at, values.to(total.dtype.element_ty), inside)
+    values = finished(
+        values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
+    )
+    put(y, block_scales, values, row, there, start, columns, by, quant)
+
+
+@triton.jit
+def statistics_at_once(
+    x, residual, there, columns, eps, BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+    has_residual: tl.constexpr,
+):  # fmt: skip
+    """As `read_statistics`, of rows that one tile or two hold, and that are read again."""
+    FIRST: tl.constexpr = first_of(BLOCK)
+    column = tl.arange(0, FIRST)
+    inside = there & (column < columns)[None, :]
+    values = summed(x, residual, column[None, :], inside, has_residual, 1)
+    if FIRST < BLOCK:
+        column = FIRST + tl.arange(0, BLOCK - FIRST)
+        further = there & (column < columns)[None, :]
+        more = summed(x, residual, column[None, :], further, has_residual, 1)
+        return statistics_in_two(values, inside, more, further, columns, eps, CENTRED)
+    return held_statistics(values, inside, columns, eps, CENTRED)
+
+
+@triton.jit
 def norm_held(
     group, x, w, b, residual, smooth, times, more_times, y, total, means, rstds, row_scales,
     block_scales, rows, columns, x_stride, residual_stride, eps, offset, by, BLOCK: tl.constexpr,
@@ -277,16 +326,16 @@ def norm_held(
 def norm(
     x, w, b, residual, smooth, scale, y, total, means, rstds, row_scales, block_scales, rows,
     columns, x_stride, residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    HELD: tl.constexpr, AHEAD: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr,
-    has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
-    statistics: tl.constexpr,
+    HELD: tl.constexpr, AGAIN: tl.constexpr, AHEAD: tl.constexpr, CENTRED: tl.constexpr,
+    has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr,
+    quant: tl.constexpr, statistics: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows; with AHEAD, ROWS at a time, in turns with all workgroups."""
     by = 1.0
     if quant == "tensor":
         by = tl.load(scale)
     first = tl.program_id(0).to(tl.int64)
-    if HELD:
+    if HELD and not AGAIN:
         FIRST: tl.constexpr = first_of(BLOCK)
         times = ()
         more_times = ()
@@ -319,10 +368,15 @@ def norm(
         from_residual = residual
         if has_residual:
             from_residual = residual + row[:, None] * residual_stride
-        AGAIN: tl.constexpr = told(BLOCK, 1)
-        mean, rstd = read_statistics(
-            from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual, AGAIN
-        )
+        if HELD:
+            mean, rstd = statistics_at_once(
+                from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual
+            )
+        else:
+            mean, rstd = read_statistics(
+                from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual,
+                told(BLOCK, 1),
+            )  # fmt: skip
         if statistics:
             store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
         if quant == "row":
@@ -341,17 +395,23 @@ def norm(
             scales = scale_of(tl.max(most, 1), y.dtype.element_ty)
             tl.store(row_scales + row, scales, row < rows)
             by = scales[:, None]
-        for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK)
-            inside = there & (column < columns)[None, :]
-            values = summed(from_x, from_residual, column[None, :], inside, has_residual, -1)
-            ws = of_columns(w, column, columns, has_w)
-            bs = of_columns(b, column, columns, has_b)
-            smooths = of_columns(smooth, column, columns, has_smooth)
-            if has_residual:
-                at = row[:, None] * columns + column[None, :]
-                tl.store(total + at, values.to(total.dtype.element_ty), inside)
-            values = finished(
-                values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
-            )
-            put(y, block_scales, values, row, there, start, columns, by, quant)
+        if HELD:
+            WHOLE: tl.constexpr = first_of(BLOCK)
+            read_again(
+                from_x, w, b, from_residual, smooth, y, total, block_scales, row, there, columns,
+                mean, rstd, offset, by, 0, WHOLE, CENTRED, has_w, has_b, has_residual, has_smooth,
+                quant,
+            )  # fmt: skip
+            if WHOLE < BLOCK:
+                read_again(
+                    from_x, w, b, from_residual, smooth, y, total, block_scales, row, there,
+                    columns, mean, rstd, offset, by, WHOLE, BLOCK - WHOLE, CENTRED, has_w, has_b,
+                    has_residual, has_smooth, quant,
+                )  # fmt: skip
+        else:
+            for start in range(0, columns, BLOCK):
+                read_again(
+                    from_x, w, b, from_residual, smooth, y, total, block_scales, row, there,
+                    columns, mean, rstd, offset, by, start, BLOCK, CENTRED, has_w, has_b,
+                    has_residual, has_smooth, quant,
+                )  # fmt: skip

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels.gated_activation import halves
+from tilewright.ops.conv.kernels.division import quotient
 from tilewright.ops.device.epilogue import clamp
 
 
@@ -48,13 +49,13 @@ def activated(z, gate: tl.constexpr):
 @triton.jit
 def gated_activation_backward(
     x, dy, up, dx, dup, rows, columns, x_stride, up_stride, limit, alpha, shift,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, has_up: tl.constexpr, gate: tl.constexpr,
-    interleaved: tl.constexpr,
+    by_pieces, shift_pieces, BLOCK: tl.constexpr, ROWS: tl.constexpr, has_up: tl.constexpr,
+    gate: tl.constexpr, interleaved: tl.constexpr,
 ):  # fmt: skip
     """BLOCK columns of ROWS rows."""
-    pieces = tl.cdiv(columns, BLOCK)
-    start = tl.program_id(0) % pieces * BLOCK
-    row = (tl.program_id(0) // pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    above = quotient(tl.program_id(0), by_pieces, shift_pieces)
+    start = (tl.program_id(0) - above * tl.cdiv(columns, BLOCK)) * BLOCK
+    row = above.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = (row < rows)[:, None]
     column = start + tl.arange(0, BLOCK)
     inside = there & (column < columns)[None, :]

@@ -14,13 +14,13 @@ from tilewright.declared.rows.kernels._norms import norm
 def layer_norm(
     x, w, b, residual, smooth, scale, y, total, mean, rstd, row_scales, block_scales, rows, columns,
     x_stride, residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    HELD: tl.constexpr, AHEAD: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
-    has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+    HELD: tl.constexpr, AGAIN: tl.constexpr, AHEAD: tl.constexpr, has_w: tl.constexpr,
+    has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
     statistics: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows."""
     norm(
         x, w, b, residual, smooth, scale, y, total, mean, rstd, row_scales, block_scales, rows,
-        columns, x_stride, residual_stride, eps, offset, BLOCK, ROWS, HELD, AHEAD, True, has_w,
-        has_b, has_residual, has_smooth, quant, statistics,
+        columns, x_stride, residual_stride, eps, offset, BLOCK, ROWS, HELD, AGAIN, AHEAD, True,
+        has_w, has_b, has_residual, has_smooth, quant, statistics,
     )  # fmt: skip

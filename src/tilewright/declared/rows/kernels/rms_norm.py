@@ -13,12 +13,13 @@ from tilewright.declared.rows.kernels._norms import norm
 def rms_norm(
     x, w, residual, smooth, scale, y, total, rstd, row_scales, block_scales, rows, columns,
     x_stride, residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    HELD: tl.constexpr, AHEAD: tl.constexpr, has_w: tl.constexpr, has_residual: tl.constexpr,
-    has_smooth: tl.constexpr, quant: tl.constexpr, statistics: tl.constexpr,
+    HELD: tl.constexpr, AGAIN: tl.constexpr, AHEAD: tl.constexpr, has_w: tl.constexpr,
+    has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+    statistics: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows."""
     norm(
         x, w, None, residual, smooth, scale, y, total, None, rstd, row_scales, block_scales, rows,
-        columns, x_stride, residual_stride, eps, offset, BLOCK, ROWS, HELD, AHEAD, False, has_w,
-        False, has_residual, has_smooth, quant, statistics,
+        columns, x_stride, residual_stride, eps, offset, BLOCK, ROWS, HELD, AGAIN, AHEAD, False,
+        has_w, False, has_residual, has_smooth, quant, statistics,
     )  # fmt: skip
