@@ -4,6 +4,7 @@ calls are launched."""
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other tests want memory too
 
@@ -162,6 +163,62 @@ def test_another_gpu_has_the_call_too():
     near(jax.jit(local)(a, b), on_cpu(jnp.matmul, a, b))
     ours = jax.grad(lambda a, b: jnp.sum(local(a, b) ** 2), (0, 1))
     near(jax.jit(ours)(a, b), on_cpu(jax.grad(lambda a, b: jnp.sum((a @ b) ** 2), (0, 1)), a, b))
+
+
+def two_gpus():
+    gpus = jax.local_devices(backend="gpu")
+    if len(gpus) < 2:
+        pytest.skip("there is one GPU")
+    return gpus[:2]
+
+
+@pytest.mark.parametrize("what", ["product", "attention", "convolution"])
+def test_results_and_gradients_on_two_gpus_by_turns(what):
+    gpus = two_gpus()
+    ours, theirs, args = large("bfloat16")[what]
+    wide = [x.astype(jnp.float32) for x in args]
+    wanted = on_cpu(theirs, *wide), on_cpu(gradients(theirs, len(args)), *wide)
+    step = jax.jit(lambda *args: (ours(*args), gradients(ours, len(args))(*args)))
+    for one in gpus * 3:
+        near(step(*jax.device_put(args, one)), wanted, "bfloat16")
+
+
+def test_a_layer_is_trained_on_halves_of_a_batch():
+    """Each GPU has half of the images; the gradient of the filters is summed over both."""
+    _, _, (x, w) = large("float32")["convolution"]
+    mesh = jax.sharding.Mesh(np.array(two_gpus()), ("x",))
+    spec, whole = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()
+
+    def local(x, w):
+        y = tj.conv(x, w, dimension_numbers=WORDS, pad=(1, 1))
+        return jax.lax.psum(jnp.sum(y * y), "x")
+
+    def theirs(x, w):
+        pad = ((1, 1), (1, 1))
+        y = jax.lax.conv_general_dilated(x, w, (1, 1), pad, dimension_numbers=WORDS)
+        return jnp.sum(y * y)
+
+    loss = jax.shard_map(local, mesh=mesh, in_specs=(spec, whole), out_specs=whole)
+    step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    wanted = on_cpu(jax.value_and_grad(theirs, (0, 1)), x, w)
+    for _ in range(3):
+        near(step(x, w), wanted, "float16")
+
+
+def test_threads_on_two_gpus():
+    gpus = two_gpus()
+    args = [normal(96, 80, seed=seed) for seed in range(8)]
+    b = normal(80, 72)
+    wanted = [on_cpu(jnp.matmul, a, b) for a in args]
+    call = jax.jit(tj.gemm)
+
+    def work(number):
+        given = jax.device_put((args[number], b), gpus[number % 2])
+        for _ in range(10):
+            near(call(*given), wanted[number])
+
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(work, range(8))]
 
 
 def test_jax_arrays_go_through_dlpack_outside_of_jit():
