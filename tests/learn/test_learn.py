@@ -109,6 +109,27 @@ def test_times_of_two_ways_are_not_mixed(tmp_path: Path):
     assert block.problem == problem and {*block.us.values()} == {6.0} and len(block.us) == 4
 
 
+def test_a_problem_timed_anew_has_the_times_of_one_run(tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    names = [config.name for config in learned_cases.configs(PROBLEMS[0])[:4]]
+    runs = {
+        "first": [made(n, p, (1.0, 2.0, 3.0)) for p in PROBLEMS[:3] for n in names],
+        "second": [
+            *(made(name, PROBLEMS[0], (5.0, 6.0, 7.0)) for name in names[:2]),
+            *(made(name, PROBLEMS[1], ()) for name in names[:2]),  # crashed: nothing was timed
+        ],
+    }
+    for name, measured in runs.items():
+        with Results(tmp_path / name, write=True) as results:
+            results.add(measured)
+    paths = [str(tmp_path / name) for name in runs]
+    for anew, times in ((["--anew"], [{6.0}, {2.0}, {2.0}]), ([], [{2.0, 6.0}, {2.0}, {2.0}])):
+        out = tmp_path / "joined.parquet"
+        run("data", *paths, "-o", str(out), *anew)
+        found = {block.problem: {*block.us.values()} for block in matrix.blocks(matrix.read([out]))}
+        assert [found[problem] for problem in PROBLEMS[:3]] == times
+
+
 # --- problems held out --------------------------------------------------------------------------
 
 

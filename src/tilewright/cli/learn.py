@@ -61,21 +61,30 @@ SHOWN = 10
     app,
     "Put measurements in one Parquet file.",
     "tilewright learn data sweep tuning -o measured.parquet",
+    "tilewright learn data measured.parquet sweep --anew -o measured.parquet",
 )
 def data(
     inputs: Measured,
     out: Annotated[Path, typer.Option("-o", "--out", help="The file.", metavar="FILE.parquet")],
     commit: Annotated[str, typer.Option("--commit", help="The commit of the kernels.")] = "",
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew",
+            help="Take a problem that was timed in several of these from the last alone, so that "
+            "no two runs' times are compared.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write every kernel's time on every problem to one Parquet file, with device, versions,
     driver, way of timing and number of samples."""
-    from tilewright.learn.matrix import PARQUET, read, write
+    from tilewright.learn.matrix import PARQUET, newest, read, write
 
     if out.suffix != PARQUET:
         raise BadArgument(f"-o {out}: measurements are put in a {PARQUET} file")
     with output.busy(f"reading {', '.join(map(str, inputs))}"):
-        count = write(read(inputs), out, commit)
+        count = write((newest if anew else read)(inputs), out, commit)
     document = {"out": str(out), "cells": count, "bytes": out.stat().st_size}
     output.answer(document, as_json, _show_data)
 

@@ -83,6 +83,23 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Cell]:
         yield from _parquet(path) if path.suffix == PARQUET else _directory(path)
 
 
+def newest(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Cell]:
+    """As `read`, but a problem that was timed in several of `paths`, on one device, has the cells
+    of the last of these alone. Clocks and memory differ from run to run: of kernels timed in two
+    runs, the fastest may have had the better run. Raises `BadFile`."""
+    found = [[*read([path])] for path in paths]
+    last = {
+        (cell.problem, cell.device): number
+        for number, cells in enumerate(found)
+        for cell in cells
+        if cell.us is not None
+    }
+    for number, cells in enumerate(found):
+        for cell in cells:
+            if last.get((cell.problem, cell.device), number) == number:
+                yield cell
+
+
 def blocks(cells: Iterable[Cell]) -> list[Block]:
     """The cells that were timed on GPUs, of kernels that are built here and still exist, by problem
     and device. Where a problem was measured in several ways, the way with the most kernels counts:
