@@ -27,6 +27,11 @@ Every second problem is drawn by chance, so that any beginning has a fair draw i
 them are where the shipped models and the estimate disagree most, and before these the ones that no
 model can judge.
 `--part i/n` takes every n-th problem, from the i-th on.
+
+Beside the samples there are smaller ones of 66 kernels of each problem, all of which are measured;
+few kernels serve them (`learning_many`). `…_many`: from the space that the dispatcher chooses from;
+of convolutions of 1x1 alone, as the others have 20 to 46 kernels there. `…_tuned`: its first 20,
+and others that only a tuning chooses from: how much faster are they?
 """
 
 from __future__ import annotations
@@ -45,11 +50,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cases.gemm_unseen import Multiples, fp8_rows, sizes
+from learning_many import covered
 from tilewright import arch, ops
 from tilewright.arch.model import Device
 from tilewright.compile import BuildResult, Store, build, part_keys
@@ -85,6 +91,8 @@ KERNELS, COMMON = 12, 40
 SLOWEST = 2.5
 """Models are not asked about kernels of over twice the least estimate
 (`select.learned.FARTHEST`)."""
+TUNED_SLOWEST = 1.25
+"""Of kernels that only a tuning chooses from."""
 PAIRS_A_SECOND = 54
 """On one H200 of two, as a run of `measure` said."""
 WHOLE = 10
@@ -104,6 +112,7 @@ class Class:
     most_flops: no larger problem is drawn: it costs more time than small ones teach.
     share: of the time.
     tuned: whether kernels that only a tuning chooses from are drawn too.
+    built: of all problems together, at most so many kernels (`learning_many`); 0: `design` says.
     """
 
     problems: Callable[[], Sequence[Any]]
@@ -113,6 +122,7 @@ class Class:
     most_flops: float
     share: float
     tuned: bool
+    built: int = 0
 
 
 def _listed(*sets: str) -> Sequence[Any]:
@@ -215,20 +225,71 @@ CLASSES = {
 }  # fmt: skip
 
 
+MANY = 66
+"""Two more than 64, as some kernels may not run."""
+
+
+def _many(name: str, count: int, built: int, some: Callable[[Any], bool]) -> Class:
+    """Those of a class's problems that are `some`, of many kernels each."""
+    of = CLASSES[name]
+    design = Design(MANY, first=12, slowest=SLOWEST)
+    return replace(
+        of, problems=lambda: [*filter(some, of.problems())], count=count, built=built,
+        design=design, share=count / 1000,
+    )  # fmt: skip
+
+
+def _tuned(name: str, count: int, built: int, some: Callable[[Any], bool]) -> Class:
+    """As `_many`, with kernels that only a tuning chooses from."""
+    design = Design(MANY, first=20, slowest=SLOWEST)
+    return replace(_many(name, count, built, some), design=design, tuned=True)
+
+
+def _one_tap(p: Any) -> bool:
+    return bool(p.taps == 1)
+
+
+def _several_taps(p: Any) -> bool:
+    return bool(p.taps > 1)
+
+
+def _any(p: Any) -> bool:
+    return True
+
+
+CLASSES |= {
+    "conv_weights_many": _many("conv_weights", 45, 130, _one_tap),
+    "conv_data_many": _many("conv_data", 30, 130, _one_tap),
+    "conv_forward_many": _many("conv_forward", 30, 130, _one_tap),
+    "conv_weights_tuned": _tuned("conv_weights", 16, 160, _several_taps),
+    "conv_data_tuned": _tuned("conv_data", 16, 160, _several_taps),
+    "conv_forward_tuned": _tuned("conv_forward", 16, 160, _several_taps),
+    "gemm_many": _many("gemm", 30, 110, _any),
+    "gemm_fp8_many": _many("gemm_fp8", 20, 110, _any),
+    "gemm_tuned": _tuned("gemm", 10, 100, _any),
+}
+
+
 def chance(problem: Any) -> str:
     return hashlib.sha256(str(problem).encode()).hexdigest()
 
 
 def drawn(of: Class, known: Collection[Any] = ()) -> list[Any]:
     """Problems by chance but the known, the first of each kin before the second of any."""
-    turns: dict[Hashable, int] = defaultdict(int)
+    return turns(of, [p for p in of.problems() if p not in known])[: of.count]
+
+
+def turns(of: Class, problems: Sequence[Any]) -> list[Any]:
+    """Problems that are not too large by chance, the first of each kin before the second of
+    any."""
+    before: dict[Hashable, int] = defaultdict(int)
     placed = []
-    for problem in sorted(of.problems(), key=chance):
-        if problem.flops <= of.most_flops and problem not in known:
+    for problem in sorted(problems, key=chance):
+        if problem.flops <= of.most_flops:
             kin = of.kin(problem)
-            placed.append((turns[kin], chance(problem), problem))
-            turns[kin] += 1
-    return [problem for _, _, problem in sorted(placed)[: of.count]]
+            placed.append((before[kin], chance(problem), problem))
+            before[kin] += 1
+    return [problem for _, _, problem in sorted(placed)]
 
 
 def ordered(sample: Sample, device: Device) -> Sample:
@@ -252,22 +313,47 @@ def draw(name: str) -> Sample:
     """The sample of a class."""
     of, device = CLASSES[name], arch.device(DEVICE)
     known = {cell.problem for cell in read([RECORD])}
-    this = arch.arch(device.arch)
-    expanded: dict[str, tuple[Any, ...]] = {}
+    if not of.built:
+        kernels = partial(_kernels, tuned=of.tuned)
+        return ordered(designs.sample(drawn(of, known), kernels, device, of.design), device)
+    new, old = [], []
+    for problem in of.problems():
+        (old if problem in known else new).append(problem)
+    problems = [*turns(of, new), *turns(of, old)]
+    ranked = designs.in_range(problems, partial(_kernels, tuned=False), device, of.design.slowest)
+    if of.tuned:
+        more = designs.in_range(problems, _tuning, device, TUNED_SLOWEST)
+        first = of.design.first
+        ranked = {p: [*order[:first], *more.get(p, ())] for p, order in ranked.items()}
+    kind = ops.family(problems[0].family).kind
+    pairs = covered(ranked, kind, of.design, of.built, of.count)
+    return Sample(tuple(pairs), designs.made_by(of.design, device))
 
-    @cache
-    def candidates(problem: Any) -> tuple[Any, ...]:
-        family = ops.family(problem.family)
-        spaces = [family.default_space(problem, this)]
-        if of.tuned:
-            spaces += family.tuning_spaces(problem, this)
-        for space in spaces:
-            if str(space) not in expanded:
-                expanded[str(space)] = space.expand(this).configs
-        found = (config for space in spaces for config in expanded[str(space)])
-        return tuple(dict.fromkeys(found))
 
-    return ordered(designs.sample(drawn(of, known), candidates, device, of.design), device)
+def _kernels(problem: Any, tuned: bool) -> tuple[Any, ...]:
+    """The kernels that a dispatcher chooses from for a problem; `tuned`: and those that only a
+    tuning does."""
+    this = arch.arch(arch.device(DEVICE).arch)
+    usual = _expanded(ops.family(problem.family).default_space(problem, this))
+    return tuple(dict.fromkeys((*usual, *_tuning(problem)))) if tuned else usual
+
+
+def _tuning(problem: Any) -> tuple[Any, ...]:
+    """The kernels that only a tuning chooses from for a problem."""
+    family, this = ops.family(problem.family), arch.arch(arch.device(DEVICE).arch)
+    usual = {*_expanded(family.default_space(problem, this))}
+    found = (c for space in family.tuning_spaces(problem, this) for c in _expanded(space))
+    return tuple(dict.fromkeys(c for c in found if c not in usual))
+
+
+_spaces: dict[str, tuple[Any, ...]] = {}
+
+
+def _expanded(space: Any) -> tuple[Any, ...]:
+    """A space's legal kernels; equal spaces are expanded once."""
+    if str(space) not in _spaces:
+        _spaces[str(space)] = space.expand(arch.arch(arch.device(DEVICE).arch)).configs
+    return _spaces[str(space)]
 
 
 # --- measuring --------------------------------------------------------------------------------
@@ -494,9 +580,13 @@ def _class(
 
 
 def _part(name: str, group: Group, kernels: int, part: int, parts: int) -> Sample:
-    sample = designs.load(SAMPLES / f"{name}.json").legal(group.device.arch)
-    few = fewer(sample, kernels, WHOLE)
+    few = _wanted(name, kernels, group.device.arch)
     return replace(few, pairs=few.pairs[part::parts])
+
+
+def _wanted(name: str, kernels: int, arch: str) -> Sample:
+    sample = designs.load(SAMPLES / f"{name}.json").legal(arch)
+    return sample if CLASSES[name].built else fewer(sample, kernels, WHOLE)
 
 
 def _timed(results: Results, group: Group) -> set[tuple[str, str]]:
@@ -510,7 +600,7 @@ def plan(args: argparse.Namespace) -> None:
     """Say how many pairs each class has, and how long they take."""
     whole = 0
     for name in args.classes:
-        sample = fewer(designs.load(SAMPLES / f"{name}.json"), args.kernels, WHOLE)
+        sample = _wanted(name, args.kernels, arch.device(DEVICE).arch)
         share = CLASSES[name].share / sum(CLASSES[one].share for one in args.classes)
         room = share * args.seconds * args.gpus * PAIRS_A_SECOND
         taken = before = 0

@@ -6,7 +6,7 @@ import lzma
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from fake_crew import GROUP, FakeCrew
 
 import learning_data
 from learning_data import Builds, Class, OutOfTime, fewer, left, pieces
+from learning_many import covered
 from tilewright import arch, ops
 from tilewright.measure.designs import Design, Sample
 from tilewright.measure.results import Results
@@ -26,6 +27,11 @@ from tilewright.measure.results import Results
 GEMM = ops.family("gemm")
 ARCH = arch.arch("sm_90")
 PROBLEMS = [GEMM.problem_type(m, 64, 64) for m in range(16, 16 * 9, 16)]
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
 
 
 def test_each_kin_is_drawn_once_before_any_is_drawn_twice():
@@ -98,6 +104,40 @@ def test_what_was_measured_is_packed_behind_each_class(
     monkeypatch.setattr(learning_data, "_class", noting)
     run(monkeypatch, tmp_path / "out", "--classes", "gemm", "gemm_fp8")
     assert packed == [False, True]
+
+
+def test_many_kernels_of_each_problem_where_few_are_built():
+    kernels = {letter: Named(letter) for letter in "abcdefghijklmnop"}
+    lists = {
+        "x1": "abcd", "x2": "bacde", "x3": "cdabfg", "x4": "dcbah",  # one space: a to d serve all
+        "y1": "ijkl", "y2": "jikl",  # another
+        "z1": "mnop",  # a third of its own
+        "x5": "abc",  # too few
+    }  # fmt: skip
+    ranked = {problem: [kernels[one] for one in word] for problem, word in lists.items()}
+
+    def names(built: int, count: int) -> dict[str, str]:
+        found = covered(ranked, lambda p: p[0], Design(4, first=2), built, count)
+        return {problem: "".join(c.name for c in chosen) for problem, chosen in found}
+
+    found = names(8, 9)
+    assert {*found} == {"x1", "x2", "x3", "x4", "y1", "y2"}  # of z, four more are to be built
+    assert {"".join(sorted(word)) for word in found.values()} == {"abcd", "ijkl"}
+    assert all(word[:2] == lists[problem][:2] for problem, word in found.items())
+    assert {*names(12, 9)} == {*lists} - {"x5"}
+    assert {*names(12, 3)} == {"x1", "y1", "z1"}  # one of each kind, by the order that is preferred
+    assert not names(3, 9)
+
+
+def test_of_a_sample_of_many_kernels_all_are_measured(
+    samples: Sample, tmp_path: Path, monkeypatch: Any
+):
+    samples.save(tmp_path / "gemm_many.json")
+    for name, pairs in (("gemm", 16), ("gemm_many", 24)):
+        folder = tmp_path / f"out-{name}"
+        monkeypatch.setattr(learning_data, "WHOLE", 0)
+        crew = run(monkeypatch, folder, "--classes", name, "--kernels", "2")
+        assert len(crew.made) == pairs
 
 
 def test_of_fewer_kernels_half_are_the_first_and_the_others_common(monkeypatch: Any):

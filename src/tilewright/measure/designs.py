@@ -155,9 +155,23 @@ def sample(
 
     Problems that no candidate serves are left out. Raises `TilewrightError` without scipy.
     """
+    ranked = in_range(problems, candidates, device, design.slowest)
+    shared = _shared(ranked, design)
+    pairs = tuple((p, choose(order, shared, design)) for p, order in ranked.items())
+    return Sample(pairs, made_by(design, device))
+
+
+def in_range(
+    problems: Sequence[Any],
+    candidates: Callable[[Any], Sequence[Any]],
+    device: Device,
+    slowest: float,
+) -> dict[Any, list[Any]]:
+    """Of each problem the candidates that serve it and are estimated at less than `slowest` times
+    the least, the estimate's first one first. Problems without any are left out."""
     this = arch_called(device.arch)
     pools: dict[tuple[Any, ...], Pool] = {}
-    ranked: dict[Any, list[Any]] = {}
+    found: dict[Any, list[Any]] = {}
     for problem in problems:
         family = ops.family(problem.family)
         given = tuple(c for c in candidates(problem) if c.family == problem.family)
@@ -166,16 +180,18 @@ def sample(
         order = [(c, e.total_us) for c, e in family.rank(problem, served, device)] if served else []
         if order:
             least = min(us for _, us in order)
-            ranked[problem] = [c for c, us in order if us < least * design.slowest]
-    shared = _shared(ranked, design)
-    pairs = tuple((p, _chosen(order, shared, design)) for p, order in ranked.items())
-    made = {
+            found[problem] = [c for c, us in order if us < least * slowest]
+    return found
+
+
+def made_by(design: Design, device: Device) -> dict[str, Any]:
+    """How a sample is made, as plain data. Raises `PackageNotFoundError` without scipy."""
+    return {
         **{f.name: getattr(design, f.name) for f in fields(design)},
         "device": device.name,
         "arch": device.arch,
         "versions": {name: importlib.metadata.version(name) for name in ("tilewright", "scipy")},
     }
-    return Sample(pairs, made)
 
 
 def _shared(ranked: Mapping[Any, Sequence[Any]], design: Design) -> set[Any]:
@@ -188,7 +204,8 @@ def _shared(ranked: Mapping[Any, Sequence[Any]], design: Design) -> set[Any]:
     return {*spread(most, design.pool, design)}
 
 
-def _chosen(order: Sequence[Any], shared: set[Any], design: Design) -> tuple[Any, ...]:
+def choose(order: Sequence[Any], shared: set[Any], design: Design) -> tuple[Any, ...]:
+    """Of a problem's kernels the first ones, and others that lie far apart among `shared`."""
     first = order[: min(design.first, design.count)]
     others = [config for config in order[len(first) :] if config in shared]
     return (*first, *spread(others, design.count - len(first), design))
