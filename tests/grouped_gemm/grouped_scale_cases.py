@@ -115,6 +115,34 @@ def gates() -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     return made
 
 
+def rounding() -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """Results rounded by blocks: by both kernels, with gates that lie apart and without, in every
+    form, with tiles that reach beyond C."""
+    made = []
+    for number, (form, chain, pipeline, tile) in enumerate(
+        (
+            ("gathered", "swiglu", "basic", (32, 256, 4)),
+            ("contiguous", "", "basic", (64, 128, 4)),
+            ("masked", "bias+silu", "basic", (16, 256, 4)),
+            ("gathered", "swiglu", "gluon_scaled", (64, 256, 4)),
+            ("contiguous", "row_scale+clamped_swiglu+bias", "gluon_scaled", (128, 256, 8)),
+            ("masked", "", "gluon_scaled", (128, 128, 8)),
+        )
+    ):
+        said = {"form": form, "dtype_a": "e4m3fn", "dtype_c": "e4m3fn", "epilogue": chain}
+        said |= {"scale_a": "1x128", "scale_b": "128x128", "quant": "block"}
+        size = dict(zip(("tile_m", "tile_n", "num_warps"), tile, strict=True))
+        stages = {"num_stages": 3, "store": ("direct", "split")[number == 4]}
+        kernel = config(pipeline=pipeline, tile_k=128, **size, **stages, **said)
+        more = {"rows_a": 60, "per_row": 2} if form == "gathered" else {}
+        apart = "swiglu" in chain
+        n = 3 * 128 * (1 + apart)
+        m = 70 if form == "masked" else 190
+        problem = GroupedGemmProblem(groups=3, m=m, n=n, k=272, gates_apart=apart, **said, **more)
+        made.append((kernel, problem))
+    return made
+
+
 def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
     kernel, problem = case
     words = (kernel.pipeline, kernel.form, problem.layout, problem.dtype_a, kernel.tile_k)

@@ -35,7 +35,8 @@ from tilewright.ops.grouped_gemm import gradients as gradients_module
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm.config import OWN, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter, onednn, vllm
-from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem, of_gemm
+from tilewright.ops.grouped_gemm.problem import SCALES as MADE
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.nearby import Invariance, Nearby
@@ -71,7 +72,7 @@ class GroupedGemmFamily(Defaults):
             field = "dtype_a" if word == "dtype" else word
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("form", "layout", "precision", "epilogue", *SCALES):
+            elif field in ("form", "layout", "precision", "epilogue", "quant", *SCALES):
                 values[field] = text
             elif field in ("strides_sa", "strides_sb", "strides_zb"):
                 values[field] = tuple(_whole(word, part) for part in text.split(","))
@@ -121,8 +122,9 @@ class GroupedGemmFamily(Defaults):
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> GroupedGemmConfig:
         own = dict(fields)
         apart = {axis: own.pop(axis) for axis in OWN}
-        one = GEMM.make_config({**GEMM.axes(), **own, "scheduler": "persistent"}, arch)
-        made = {axis: getattr(one, axis) for axis in own}
+        of_one = own | {"epilogue": of_gemm(own["epilogue"], apart["quant"])}
+        one = GEMM.make_config({**GEMM.axes(), **of_one, "scheduler": "persistent"}, arch)
+        made = {axis: getattr(one, axis) for axis in own} | {"epilogue": own["epilogue"]}
         return names.check(GroupedGemmConfig(**apart, **made))
 
     def foreign(self, titles: Sequence[str], file: str = "") -> Reader | None:
@@ -158,7 +160,8 @@ class GroupedGemmFamily(Defaults):
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
         sibling = pipelines.PIPELINES[config.pipeline].one.interpreted
-        apart = pipelines.PIPELINES[config.pipeline].gates_apart and config.epilogue != ""
+        own = config.epilogue != "" or config.quant != ""
+        apart = pipelines.PIPELINES[config.pipeline].gates_apart and own
         if apart or config.form not in pipelines.PIPELINES[sibling].forms:
             sibling = "basic"
         # A sibling without several blocks of scales in a step has one.
@@ -173,8 +176,7 @@ class GroupedGemmFamily(Defaults):
         return operands.operands(problem)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
-        made = operands.output(call)
-        return super().outputs(call) if made is None else (made,)
+        return operands.made(call) or super().outputs(call)
 
     def problem_of(self, call: Call, config: GroupedGemmConfig | None = None) -> GroupedGemmProblem:
         return operands.problem_of(call, config.layout if config else "rcr")
@@ -195,7 +197,7 @@ class GroupedGemmFamily(Defaults):
         return operands.KEYWORDS.get(name) or gemm_operands.chain_keyword(name)
 
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
-        told = ("precision", "epilogue", *SCALES)
+        told = ("precision", "epilogue", "quant", *SCALES)
         said: dict[str, Any] = {name: getattr(problem, name) for name in told}
         for name in operands.TYPES:  # arrays say theirs, unless it is packed in bytes
             if DTYPES[getattr(problem, name)].packed > 1:
@@ -231,14 +233,18 @@ class GroupedGemmFamily(Defaults):
     def reference(
         self, problem: GroupedGemmProblem, inputs: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        return {"C": reference_module.reference(problem, [*inputs.values()])}
+        return reference_module.reference(problem, [*inputs.values()])
 
     def tolerances(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig | None
     ) -> Mapping[str, Tolerance]:
         one = None if config is None else config.one
         if problem.form != "list":
-            return GEMM.tolerances(problem.one, one)
+            found = GEMM.tolerances(problem.one, one)
+            if not problem.quant:
+                return found
+            of_values = replace(problem.one, dtype_c="fp32", epilogue=problem.epilogue)
+            return {**found, MADE: GEMM.tolerances(of_values, one)["C"]}
         k = max(size[2] for size in problem.sizes)
         amplified = epilogues.amplification(problem.epilogue)
         operand = problem.dtype_a if one is None else sizes.operand_dtype(one)

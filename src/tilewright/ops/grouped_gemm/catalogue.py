@@ -33,7 +33,7 @@ from tilewright.ops.grouped_gemm import low_tiles, scales
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.operands import ROWS, SIZES
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
-from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import SCALES, GroupedGemmProblem
 from tilewright.ops.nouns import MAIN, KernelSource, Launch
 
 # --- what alignment promises --------------------------------------------------------------------
@@ -172,7 +172,8 @@ _EPILOGUE = gemm.chain(2, near=lambda _: False)
 
 
 def _extra(c: GroupedGemmConfig) -> list[Array | Numbers]:
-    return list(_EPILOGUE.of(c.one if _stacked(c) else replace(c.one, alignment=1)))
+    own = replace(c.one, epilogue=c.epilogue)
+    return list(_EPILOGUE.of(own if _stacked(c) else replace(own, alignment=1)))
 
 
 def _scales(c: GroupedGemmConfig) -> list[Array | Numbers]:
@@ -241,6 +242,7 @@ CATALOGUE: Catalogue = {
     "onward": _paired(1),
     "extra": Tuple(_extra),
     "scales": Tuple(_scales),
+    "quants": Tuple(lambda c: [Array("fp32", lambda _: SCALES)] * (c.quant != "")),
     "zeros": Tuple(_zeros),
     "ZEROS": lambda c, _: c.zero_b,
     "INT_ACC": lambda c, _: c.one.dtype_partials == "int32",

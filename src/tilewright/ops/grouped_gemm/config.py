@@ -14,12 +14,15 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.grouped_gemm.problem import of_gemm
 
 PREFIX = "grouped_gemm_"
 ZERO = "zb"
 """Behind the form in a name: B has zero points."""
+MADE = "qb"
+"""Behind that: C is rounded by blocks. The name's last ``scale`` is then the one that is made."""
 
-OWN = ("form", "zero_b")
+OWN = ("form", "zero_b", "quant")
 """The fields that a GEMM does not have."""
 
 
@@ -27,7 +30,7 @@ OWN = ("form", "zero_b")
 class GroupedGemmConfig:
     """How to compute a grouped GEMM.
 
-    form, zero_b: as in `GroupedGemmProblem`.
+    form, zero_b, quant: as in `GroupedGemmProblem`.
 
     The other fields are as in `GemmConfig`; those up to `precision`, and from `epilogue` on, are
     the signature. The further fields of `GemmConfig` are the same for every kernel here: scheduler
@@ -60,15 +63,17 @@ class GroupedGemmConfig:
     scale_a: str = ""
     scale_b: str = ""
     zero_b: bool = False
+    quant: str = ""
 
     @property
     def one(self) -> GemmConfig:
         """The GEMM kernel of one group."""
         shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OWN}
+        shared["epilogue"] = of_gemm(self.epilogue, self.quant)
         return GemmConfig(**shared, scheduler="persistent", split_k=1, reduction="none", pad_m=True)
 
     @property
     def name(self) -> str:
         """The kernel's name; `names.parse` is its exact inverse."""
-        zero = f"{ZERO}_" if self.zero_b else ""
-        return f"{PREFIX}{self.form}_{zero}{self.one.name.removeprefix('gemm_')}"
+        own = f"{ZERO}_" * self.zero_b + f"{MADE}_" * (self.quant != "")
+        return f"{PREFIX}{self.form}_{own}{self.one.name.removeprefix('gemm_')}"

@@ -181,7 +181,7 @@ def _busy(c: Columns, height: int, p: GroupedGemmProblem, device: Device) -> Est
         dtype_c=p.dtype_c,
         layout=p.one.layout,
         precision=p.precision,
-        epilogue=p.epilogue,
+        epilogue=p.one.epilogue,
         scale_a=p.scale_a,
         scale_b=p.scale_b,
     )

@@ -51,6 +51,8 @@ def _refused(p: GroupedGemmProblem, wanted: Sequence[str]) -> Verdict | None:
         return no("gradients_form", "a list writes where its table says, and has no gradients")
     if scales.of(p):
         return no("gradients_scales", "a grouped_gemm with block scales has no gradients")
+    if p.quant:
+        return no("gradients_quant", "a grouped_gemm that rounds its result has no gradients")
     if p.form == "weights" and p.epilogue:
         return no("gradients_epilogue", "form weights has no gradients with an epilogue")
     if (found := refused(p.epilogue, wanted)) is not None:

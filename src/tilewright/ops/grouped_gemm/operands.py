@@ -15,10 +15,18 @@ from tilewright.ops.epilogues import KINDS, Takes
 from tilewright.ops.gemm import lowbit
 from tilewright.ops.gemm import operands as gemm
 from tilewright.ops.grouped_gemm import scales
-from tilewright.ops.grouped_gemm.problem import DEALT, STACKED, TURNED, GroupedGemmProblem, Sizes
+from tilewright.ops.grouped_gemm.problem import (
+    BLOCK,
+    DEALT,
+    SCALES,
+    STACKED,
+    TURNED,
+    GroupedGemmProblem,
+    Sizes,
+)
 from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
-from tilewright.ops.products import natural_alignment
+from tilewright.ops.products import QUANTISED, natural_alignment
 
 ROWS = "rows"
 """The map of form ``gathered``, which a call passes by keyword."""
@@ -27,6 +35,8 @@ TYPES = ("dtype_a", "dtype_b")
 """Options that say what is packed in bytes."""
 
 _ZEROS = "whether int4 weights have zero points; the array of int8 follows the scales"
+
+_QUANT = "block: the result is rounded to 8 bits, and the scales of 128 columns are a second one"
 
 KEYWORDS = {
     "precision": gemm.OPTIONS["precision"],
@@ -41,11 +51,13 @@ KEYWORDS = {
     "per_row": keywords.option("int", 1),
     ROWS: keywords.operand(),
     "bounds": keywords.option("bool", False),
+    "quant": keywords.option("str", "", _QUANT),
 }
 """Keyword options of a call besides its operands."""
 
 _STACKED = (
     "precision", "epilogue", *gemm.SCALES, scales.ZEROS, *TYPES, "zero_rest", "gates_apart",
+    "quant",
 )  # fmt: skip
 OPTIONS = {
     "contiguous": _STACKED,
@@ -140,7 +152,13 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         *scales.zeros_of(p),
         *extra,
         Operand("C", p.c_shape, by_rows(p.ldc), p.dtype_c, "out"),
+        *([_block_scales(p.scales_shape)] if p.quant else ()),
     )
+
+
+def _block_scales(shape: tuple[Any, ...]) -> Operand:
+    """The scales that a product makes of its result."""
+    return Operand(SCALES, shape, scales.packed(shape), "fp32", "out")
 
 
 def _list_operands(p: GroupedGemmProblem) -> tuple[Operand, ...]:
@@ -155,8 +173,9 @@ def _list_operands(p: GroupedGemmProblem) -> tuple[Operand, ...]:
 
 
 def _extra_of_one(p: GroupedGemmProblem) -> tuple[Operand, ...]:
-    """The epilogue's operands as for one GEMM of all rows."""
-    return gemm.operands(p.one)[2 + len(scales.of(p)) : -1]
+    """The epilogue's operands as for one GEMM of all rows, without a scale that is made."""
+    found = gemm.operands(p.one)[2 + len(scales.of(p)) : -1]
+    return found[:-1] if p.quant else found
 
 
 def _skewed(groups: int, total: int, seed: int) -> list[int]:
@@ -209,6 +228,7 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
         raise BadArgument("out holds no array; pass the one that grouped_gemm writes")
     out = None if call.outputs is None else call.outputs[0]
     form = _form(call)
+    _check_made(call)
     known = OPTIONS[form]
     for option in options:
         if option not in known:
@@ -223,6 +243,26 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     if form == "list":
         return _of_list(form, inputs, out, taken, options, prefer)
     return _of_stacked(form, inputs, out, taken, options, prefer)
+
+
+def _check_made(call: Call) -> None:
+    """Refuse an `out` that does not hold what a call makes, or scales that lie otherwise."""
+    made, outputs = 1 + bool(call.options.get("quant")), call.outputs
+    if outputs is None:
+        return
+    if len(outputs) != made:
+        raise BadArgument(
+            f"out holds {len(outputs)} arrays; a grouped_gemm makes {made}"
+            + ", the result and its scales" * (made > 1)
+        )
+    for view in outputs[1:]:
+        *rows, columns = outputs[0].shape
+        wanted = (*rows, columns // BLOCK)
+        if (view.dtype, view.shape, view.strides) != ("fp32", wanted, scales.packed(wanted)):
+            raise BadArgument(
+                f"the scales in out are {view.dtype} of shape {view.shape} with strides "
+                f"{view.strides}; they are fp32 of shape {wanted}, contiguous"
+            )
 
 
 def _form(call: Call) -> str:
@@ -243,12 +283,12 @@ def _form(call: Call) -> str:
     )
 
 
-def output(call: Call) -> Operand | None:
-    """C of a call that passes none; None of a list, whose C is always passed. Sizes may be symbols
-    (``torch.compile``), so no problem is stated of them."""
+def made(call: Call) -> tuple[Operand, ...]:
+    """C, and its scales, of a call that passes none; () of a list, whose C is always passed. Sizes
+    may be symbols (``torch.compile``), so no problem is stated of them."""
     form = _form(call)
     if form == "list":
-        return None
+        return ()
     a, b = call.inputs[:2]
     options = call.options
     if form in STACKED:
@@ -263,7 +303,10 @@ def output(call: Call) -> Operand | None:
         groups = call.inputs[2].shape[0] - (options.get("bounds") is True)
         shape = (groups, *shape)
     strides = (m * columns, columns, 1)[-len(shape) :]
-    return Operand("C", shape, strides, _default_output(a.dtype, options), "out")
+    c = Operand("C", shape, strides, _default_output(a.dtype, options), "out")
+    if not options.get("quant"):
+        return (c,)
+    return c, _block_scales((*shape[:-1], columns // BLOCK))
 
 
 def _of_list(
@@ -389,6 +432,7 @@ def _of_stacked(
         rows_a=rows_a,
         per_row=options.get("per_row", 1),
         gates_apart=options.get("gates_apart", False),
+        quant=options.get("quant", ""),
         **found,
     )
 
@@ -496,5 +540,7 @@ def _check_dtype(t: Takes, view: View, dtype_c: str) -> None:
 
 
 def _default_output(dtype_a: str, options: Mapping[str, Any]) -> str:
+    if options.get("quant") and dtype_a in QUANTISED:
+        return dtype_a
     scaled = any(options.get(name) for name in gemm.SCALES)
     return gemm.default_output(dtype_a, options.get("epilogue", ""), scaled)

@@ -15,7 +15,7 @@ from tilewright.ops.gemm.operand_types import name_types, takes_dtype
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.problem import Problem
-from tilewright.ops.products import natural_alignment
+from tilewright.ops.products import QUANTISED, natural_alignment
 
 FORMS = ("contiguous", "gathered", "masked", "list", "weights", "columns")
 """The layout of groups in memory, and the place of their sizes; see `GroupedGemmProblem`."""
@@ -32,6 +32,15 @@ bits."""
 
 DEALT = {"contiguous": "m", "gathered": "m", "weights": "k", "columns": "n"}
 """The size that is dealt out to the groups of a form: offsets run along it."""
+
+QUANTS = ("", "block")
+"""How a result is rounded to 8 bits by scales that the product makes: not at all, or by blocks."""
+
+BLOCK = 128
+"""Columns of C that share a scale."""
+
+SCALES = "block_scales"
+"""The output with these scales."""
 
 Sizes = tuple[tuple[int, int, int], ...]
 
@@ -80,6 +89,9 @@ class GroupedGemmProblem(Problem):
     zero_b: whether int4 weights have a zero point beside each scale (see `scales`).
     strides_sa, strides_sb, strides_zb: strides of the scales and zero points, in elements; () means
     packed.
+    quant: ``block``: C is rounded to 8 bits, and a second output has the scale of each row's
+    `BLOCK` columns: block_scales, fp32 [*rows, columns / 128], the largest value over the largest
+    of `dtype_c` (1 for zeros). Of groups of rows alone. Rows of no group have none.
     alignment: under ``list``, all addresses and leading dimensions in the table are multiples of
     it; by default 16, as `pack` allocates.
 
@@ -121,6 +133,7 @@ class GroupedGemmProblem(Problem):
     strides_sb: tuple[int, ...] = ()
     zero_b: bool = False
     strides_zb: tuple[int, ...] = ()
+    quant: str = ""
 
     def _complete(self) -> None:
         name_types(self)
@@ -130,6 +143,9 @@ class GroupedGemmProblem(Problem):
                 f"form '{self.form}'{nearest(self.form, FORMS)} is not one of {known}"
             )
         default = object.__setattr__
+        check_quant(self)
+        if self.quant and not self.dtype_c and self.dtype_a in QUANTISED:
+            default(self, "dtype_c", self.dtype_a)
         if self.form not in STACKED:
             scales.refuse(self)
             self._check_whole()
@@ -142,6 +158,7 @@ class GroupedGemmProblem(Problem):
             scales.complete(self)
         self._check_gathered()
         given, one = self.alignment, _one(self)
+        self._check_blocks()
         for field in ("dtype_b", "dtype_c", "dtype_acc", "alignment"):
             default(self, field, getattr(one, field))
         if self.form == "list":
@@ -279,6 +296,12 @@ class GroupedGemmProblem(Problem):
                 "turns; with gates_apart there may be none"
             )
 
+    def _check_blocks(self) -> None:
+        if self.quant and self.columns % BLOCK:
+            raise BadArgument(f"quant = 'block': {self.columns} columns are no whole {BLOCK}s")
+        if self.quant and self.zero_rest:
+            raise BadArgument("a result with scales of blocks has no zero_rest: leave it out")
+
     def __str__(self) -> str:
         types = dict.fromkeys((self.dtype_a, self.dtype_b, self.dtype_c))
         if self.form == "list":
@@ -301,6 +324,7 @@ class GroupedGemmProblem(Problem):
                 words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
             if self.stride_b != self.packed_b:
                 words.append(f"stride_b {self.stride_b}")
+        words += [f"quant {self.quant}"] * (self.quant != "")
         words += ["gates_apart"] * self.gates_apart + ["zero_rest"] * self.zero_rest
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
@@ -356,6 +380,11 @@ class GroupedGemmProblem(Problem):
         return (self.k if self.layout[1] == "r" else self.n) * self.ldb
 
     @property
+    def scales_shape(self) -> tuple[int, ...]:
+        """The dimensions of the scales that are made."""
+        return (*self.c_shape[:-1], self.columns // BLOCK)
+
+    @property
     def one(self) -> GemmProblem:
         """The GEMM that the rules judge: all rows with one group's B; for ``weights``, all of K;
         for a list, a GEMM with sizes that divide those of every group."""
@@ -392,6 +421,8 @@ class GroupedGemmProblem(Problem):
         else:
             size = a.size(self.read_rows * self.k) + c.size(self.rows * self.columns)
             size += used * of_b + 4 * self.m * (self.form == "gathered")
+        if self.quant:
+            size += 4 * math.prod(self.scales_shape)
         for shape, dtype_e in self.extra_shapes:
             size += math.prod(shape) * DTYPES[dtype_e].bytes
         for s in scales.of(self):
@@ -411,6 +442,26 @@ class GroupedGemmProblem(Problem):
             shapes = {"n": (self.groups, n), "m": rows, "d": (*rows, n), "s": (1,)}
             found.append((shapes[t.kind], epilogues.operand_dtype(t, self.dtype_c)))
         return tuple(found)
+
+
+def check_quant(of: Any) -> None:
+    """Raise `BadArgument` unless `quant` is one of `QUANTS` and goes with the form and C's dtype.
+    `of` may be a problem or a config."""
+    if of.quant not in QUANTS:
+        raise BadArgument(f"quant = {of.quant!r} is neither '' nor 'block'")
+    if not of.quant:
+        return
+    if of.form not in STACKED:
+        raise BadArgument(f"quant is for forms {', '.join(STACKED)}, not {of.form}")
+    made = of.dtype_c or of.dtype_a
+    if made not in QUANTISED:
+        raise BadArgument(f"quant = '{of.quant}' makes 8 bits, not {made}; say dtype_c")
+
+
+def of_gemm(epilogue: str, quant: str) -> str:
+    """The epilogue of the GEMM that stands for a group: the scales that a product makes are one
+    that its GEMM is given."""
+    return "+".join(filter(None, (epilogue, "scale"))) if quant else epilogue
 
 
 def turned(layout: str) -> str:
@@ -435,7 +486,7 @@ def _one(problem: GroupedGemmProblem) -> GemmProblem:
         same |= {name: getattr(p, name) for name in ("scale_a", "scale_b")}
         same |= {name: getattr(p, name)[-2:] for name in ("strides_sa", "strides_sb")}
         rows = p.m if p.form == "weights" else max(1, p.rows)
-        return GemmProblem(rows, p.n, p.k, **same, epilogue=p.epilogue)
+        return GemmProblem(rows, p.n, p.k, **same, epilogue=of_gemm(p.epilogue, p.quant))
     fold = epilogues.fold(p.epilogue)
     m, n, k = (math.gcd(*(s[i] for s in p.sizes)) or least for i, least in enumerate((1, fold, 1)))
     tight = GemmProblem(m, n, k, **same, epilogue=p.epilogue)

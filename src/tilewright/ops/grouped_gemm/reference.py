@@ -3,20 +3,20 @@ else keep the output's poison."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
 from tilewright.ops.gemm import lowbit, scales
-from tilewright.ops.grouped_gemm.problem import TURNED, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import BLOCK, SCALES, TURNED, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import arrange, matrix
 
 
-def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
-    """C for float64 `inputs`, NumPy or torch; `arrays.poison_of` its type where no kernel
-    writes."""
+def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Mapping[str, Any]:
+    """The outputs for float64 `inputs`, NumPy or torch; `arrays.poison_of` their types where no
+    kernel writes."""
     p = problem
     a, b, sizes, *extra = inputs
     a, b = lowbit.decoded(a, b, p)
@@ -45,7 +45,8 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
             matrix(out, at_c, (m, columns), p.layout[2], ldc)[...] = _finished(
                 p, part_a @ part_b, extra
             )
-        return out
+        return {"C": out}
+    made = {SCALES: _full(a, (p.rows, p.columns // BLOCK), arrays.poison_of(DTYPES["fp32"]))}
     taken = epilogues.takes(p.epilogue)
     of_b = extra.pop(0) if p.scale_b else None
     zeros = extra.pop(0) if p.zero_b else None
@@ -65,7 +66,21 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
             product = a.reshape(p.rows, p.k)[begin:end] @ own_b
         own = [_own(t.kind, x, p, group, begin, end) for t, x in zip(taken, extra, strict=True)]
         out[begin:end] = _finished(p, product, own)
-    return out if len(p.c_shape) == 2 else out.reshape(p.c_shape)
+        if p.quant:
+            out[begin:end], made[SCALES][begin:end] = _rounded(p, out[begin:end])
+    found = {"C": out} | (made if p.quant else {})
+    return {name: one.reshape(*p.c_shape[:-1], one.shape[-1]) for name, one in found.items()}
+
+
+def _rounded(p: GroupedGemmProblem, c: Any) -> tuple[Any, Any]:
+    """Rows of C as they are stored, and their scales. A NaN is no largest value."""
+    blocks = c.reshape(len(c), -1, BLOCK)
+    size = abs(blocks)
+    size[size != size] = 0.0
+    least, most = DTYPES[p.dtype_c].range or (0.0, 0.0)
+    scales = size.max(-1) / most if not arrays.is_torch(c) else size.amax(-1) / most
+    scales[scales == 0] = 1.0
+    return (blocks / scales[..., None]).reshape(c.shape).clip(least, most), scales
 
 
 def _gathered(p: GroupedGemmProblem, a: Any, row_map: Any) -> Any:
@@ -105,7 +120,7 @@ def _finished(p: GroupedGemmProblem, product: Any, extra: Sequence[Any]) -> Any:
         half = p.n // 2
         product = product[:, [half * (at % 2) + at // 2 for at in range(p.n)]]
     result = epilogues.reference(p.epilogue, product, extra)
-    within = DTYPES[p.dtype_c].range if p.epilogue else None
+    within = DTYPES[p.dtype_c].range if p.epilogue and not p.quant else None
     return result.clip(*within) if within else result
 
 

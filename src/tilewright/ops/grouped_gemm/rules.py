@@ -24,7 +24,7 @@ from tilewright.ops.gemm.pipelines.weights import elementwise
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import MAX_GROUPS, PIPELINES, GroupedPipeline, table_of
-from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import BLOCK, GroupedGemmProblem
 from tilewright.ops.pool import Objections, Pool, each
 from tilewright.verdict import Verdict, no
 
@@ -147,6 +147,18 @@ def _gate(c: GroupedGemmConfig) -> str | None:
     return None
 
 
+def _rounded(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    record = _record(c)
+    if not c.quant or record is None:
+        return None
+    if not record.takes(c.form, "quants"):
+        return f"pipeline {c.pipeline} makes no scales; {_those(c.form, 'quants')} make them"
+    columns = c.tile_n // epilogues.fold(c.epilogue)
+    if columns % BLOCK:
+        return f"a tile has {columns} columns of C, no whole {BLOCK}s that share a scale"
+    return None
+
+
 def _scales(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
     if record and scales.count(c) and not record.takes(c.form, "scales"):
@@ -188,6 +200,7 @@ LEGALITY: tuple[tuple[str, Callable[[GroupedGemmConfig, Arch], str | None]], ...
     ("tile", _tile),
     ("warpgroups", _warpgroups),
     ("combination", _epilogue),
+    ("quant", _rounded),
     ("scales", _scales),
     ("scales", _several_blocks),
     ("zeros", _zeros),
@@ -213,6 +226,7 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
 def _signature(c: Any, p: GroupedGemmProblem) -> Objections:
     yield c.form != p.walked, "form is {c.form}, the problem has {p.walked}".format
     yield c.zero_b != p.zero_b, "zero_b is {c.zero_b}, the problem has {p.zero_b}".format
+    yield c.quant != p.quant, "quant is '{c.quant}', the problem has '{p.quant}'".format
 
 
 def _groups(c: Any, p: GroupedGemmProblem) -> Objections:

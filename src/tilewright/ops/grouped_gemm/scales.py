@@ -61,7 +61,7 @@ def complete(problem: Any) -> None:
     for name, field in (*_STRIDES.items(), (ZEROS, "strides_zb")):
         strides, shape = getattr(p, field), _shape(p, name)
         if not strides:
-            object.__setattr__(p, field, _packed(shape))
+            object.__setattr__(p, field, packed(shape))
         elif not shape:
             raise BadArgument(f"{field} = {strides}, but there is no {name}")
         elif len(strides) != len(shape) or any(type(s) is not int or s < 0 for s in strides):
@@ -115,7 +115,7 @@ def with_rows(problem: Any, m: int) -> tuple[int, ...]:
     unchanged."""
     p = problem
     shape = _shape(p, "scale_a")
-    if p.strides_sa == _packed(shape):
+    if p.strides_sa == packed(shape):
         return ()
     *_, rows, across = shape
     by_columns = (1, rows) if len(shape) == 2 else (rows * across, 1, rows)
@@ -174,8 +174,9 @@ def _shape(p: Any, name: str) -> tuple[int, ...]:
     return (p.groups, *of_rows) if p.form == "masked" else of_rows
 
 
-def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides = [1] * bool(shape)
+def packed(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The strides of an array without gaps; () of no dimensions."""
+    strides: list[Any] = [1] * bool(shape)
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)
     return tuple(strides)

@@ -18,7 +18,7 @@ from tilewright.ops.gemm.pipelines.common import depth
 from tilewright.ops.grouped_gemm import low_tiles
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
-from tilewright.ops.grouped_gemm.problem import STACKED, WALKED, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import QUANTS, STACKED, WALKED, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
@@ -28,8 +28,10 @@ AXES: dict[str, Any] = {
     "form": "contiguous",
     **{axis: usual for axis, usual in gemm.AXES.items() if axis in _OWN},
     "zero_b": False,
+    "quant": "",
 }
-"""Every axis, in the order of expansion, with its default; all but `form` are GEMM's."""
+"""Every axis, in the order of expansion, with its default; those that are not named here are
+GEMM's."""
 
 
 VARIANTS = {
@@ -50,6 +52,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         return WALKED
     if axis == "zero_b":
         return (False, True)
+    if axis == "quant":
+        return QUANTS
     return list(on(arch)) if axis == "pipeline" else gemm.wildcard(axis, arch)
 
 
@@ -106,6 +110,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
             "scale_a": [problem.scale_a],
             "scale_b": [problem.scale_b],
             "zero_b": [problem.zero_b],
+            "quant": [problem.quant],
             "tile_m": (16, 32, 64, 128),
             "tile_n": (32, 64, 128, 256),
             "tile_k": (32, 64, 128, 256),

@@ -25,7 +25,8 @@ mean far from 0 costs no digits.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels._quantise import put, scale_of
+from tilewright.declared.rows.kernels._quantise import put
+from tilewright.ops.device.rounding import scale_of
 
 
 @triton.constexpr_function

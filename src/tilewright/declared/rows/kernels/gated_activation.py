@@ -14,9 +14,10 @@ on an H200, and counts: docs/notes/declared-rows.md.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels._quantise import put, scale_of
+from tilewright.declared.rows.kernels._quantise import put
 from tilewright.ops.conv.kernels.division import quotient
 from tilewright.ops.device.epilogue import gelu, gelu_tanh, relu
+from tilewright.ops.device.rounding import scale_of
 from tilewright.ops.device.sigmoid import sigmoid
 
 

@@ -28,6 +28,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.rounding import BLOCK, scale_of_block
 from tilewright.ops.device.scale import scaled, scales_of_step
 from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.device.widen import widened
@@ -125,16 +126,25 @@ def write(
     c, acc, extra, group, begin, rows, n, ldc, row, tile_n,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    CHAIN: tl.constexpr,
+    CHAIN: tl.constexpr, quants,
 ):  # fmt: skip
     """The epilogue of a whole sum, and its tile of a group's C. The group has `rows` rows, and
-    begins at row `begin` of all."""
+    begins at row `begin` of all. quants: where the scales of blocks go, if C is rounded by them."""
     acc = apply(
         acc, of_group(extra, group, n, WIDTHS), begin + row, tile_n * TILE_N, begin + rows, n,
         CHAIN, TAKES, C_ROW, True, True,
     )  # fmt: skip
-    out = rounded(acc, c.dtype.element_ty, LARGEST)
     out_rows = row + tl.arange(0, TILE_M)
+    if len(quants) > 0:
+        COUNT: tl.constexpr = TILE_N // FOLD // BLOCK
+        blocks = acc.reshape(TILE_M, COUNT, BLOCK)
+        by = scale_of_block(tl.max(tl.abs(blocks), 2), c.dtype.element_ty)
+        acc = (blocks * (1.0 / by)[:, :, None]).reshape(TILE_M, TILE_N // FOLD)
+        across = n // FOLD // BLOCK
+        block = tile_n * COUNT + tl.arange(0, COUNT)
+        to = quants[0] + (begin + out_rows).to(tl.int64)[:, None] * across + block[None, :]
+        tl.store(to, by, mask=(out_rows < rows)[:, None] & (block < across)[None, :])
+    out = rounded(acc, c.dtype.element_ty, LARGEST)
     out_cols = tile_n * (TILE_N // FOLD) + tl.arange(0, TILE_N // FOLD)
     if C_ROW:
         c_ptrs = c + out_rows[:, None] * ldc + out_cols[None, :]
@@ -146,7 +156,7 @@ def write(
 @triton.jit
 def grouped_gemm_basic(
     a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, zero_rest,
-    row_map, rows_a, per_row, between, onward, extra, scales,
+    row_map, rows_a, per_row, between, onward, extra, scales, quants,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
@@ -171,6 +181,7 @@ def grouped_gemm_basic(
         (those of C: ELEMENTS_C).
     extra, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's `epilogue`; C has n / FOLD columns.
     scales, SCALES: see `operands` and `ops/device/scale.py`.
+    quants: (block_scales,) if C is rounded by blocks, [rows of C, columns of C / 128]; else ().
     """
     if FORM != "list":  # noqa: SIM102 (a constant, then an argument)
         if zero_rest != 0:
@@ -232,5 +243,5 @@ def grouped_gemm_basic(
         )  # fmt: skip
         write(
             c_g, acc, extra, group, begin, rows, n_g, ldc_g, row, tile_n, TILE_M, TILE_N, C_ROW,
-            TAKES, WIDTHS, FOLD, LARGEST, CHAIN,
+            TAKES, WIDTHS, FOLD, LARGEST, CHAIN, quants,
         )  # fmt: skip

@@ -132,7 +132,7 @@ def _load(w, ring, post, scales, a, lda, maps, b, FOLD: gl.constexpr):
 @jit
 def grouped_gathered_gluon_scaled(
     a, b, c, table, m, n, k, lda, groups, lead, c_rows, ldc, zero_rest, row_map, rows_a, per_row,
-    counter, scales, extra,
+    counter, scales, extra, quants,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     SCALES: gl.constexpr,
@@ -163,7 +163,7 @@ def grouped_gathered_gluon_scaled(
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
     found = Scales(scales, factors, n, SCALES)
-    output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
+    output = Output(c, c_tiles, extra, quants, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
         multiply, (walk, ring, post, found, output),
         _load, (walk, ring, post, found, a, lda, (row_map, rows_a, per_row), b, FOLD), WARP_GROUPS,

@@ -14,6 +14,9 @@ Gates. With an epilogue that makes one column of two, one part of a tile is gate
 the ups of the same columns of C: B has all gates first, so each part has its own scale. A thread
 then has both of a pair in the same place of its two sums, and the epilogue acts in registers.
 
+Rounding. A part of C has one block of 128 columns of each row, so a quad of threads has its largest
+value: two shuffles find it, and the scale goes to memory beside C.
+
 Edges. If all rows of the second warp group lie past the group's end, its A is not loaded, and it
 only returns the slots of the ring. Scales past the group's end are read at its last row.
 
@@ -41,6 +44,7 @@ from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_ring import Ring, barriers, turned
 from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.gluon_store import cut, indices
+from tilewright.ops.device.rounding import BLOCK, scale_of_block
 from tilewright.ops.device.scale import size_of
 from tilewright.ops.gemm.kernels.gluon_scaled import (
     CONSUMER_REGISTERS,
@@ -67,7 +71,7 @@ from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS
 Scales = bundle("Scales", "scales factors n SCALES")
 """The scales of all groups in memory, their vectors in the ring's slots, and which there are."""
 
-Output = bundle("Output", "c c_tiles extra n SPLIT TAKES WIDTHS FOLD LARGEST CHAIN")
+Output = bundle("Output", "c c_tiles extra quants n SPLIT TAKES WIDTHS FOLD LARGEST CHAIN")
 """Where sums go: as of `gluon_ws`."""
 
 
@@ -152,12 +156,26 @@ def _gated(out, gates, ups, group, begin, rows, row, col):
 
 
 @jit
+def _in_blocks(out, acc, begin, rows, row, col):
+    """A part of C divided by the scales of its rows, which go to `out.quants`, if there are any."""
+    found = acc
+    if len(out.quants) > 0:
+        gl.static_assert(acc.shape[1] == BLOCK)
+        by = scale_of_block(gl.max(gl.abs(acc), 1), out.c.dtype)
+        found = acc * (1.0 / by)[:, None]
+        at = row + indices(acc, 0)
+        to = (begin + at).to(gl.int64) * (out.n // out.FOLD // BLOCK) + col // BLOCK
+        gl.store(out.quants[0] + to, by, mask=at < rows)
+    return found
+
+
+@jit
 def _store_part(out, begin, rows, row, col, acc, MINE: gl.constexpr):
     """Write a part of a tile, at (row, col) of a group's `rows` rows from `begin` on, to C, in two
     pieces (with SPLIT, four), through the warp group's two staging buffers."""
     c = out.c
     COUNT: gl.constexpr = 4 if out.SPLIT else 2
-    pieces = cut(acc, COUNT)
+    pieces = cut(_in_blocks(out, acc, begin, rows, row, col), COUNT)
     for i in gl.static_range(COUNT):
         tma_store_wait(1)  # the last piece but one has left this buffer
         staging = out.c_tiles.index(2 * MINE + i % 2)
@@ -251,6 +269,7 @@ def multiply(w, ring, post, scales, out, GROUP: gl.constexpr):
 @jit
 def grouped_gemm_gluon_scaled(
     a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, counter, scales, extra,
+    quants,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     SCALES: gl.constexpr,
@@ -258,8 +277,8 @@ def grouped_gemm_gluon_scaled(
     SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors of parts; WARP_GROUPS warp
-    groups multiply. counter: see `gluon_ws`. scales, SCALES: see `operands`. Other arguments as in
-    `tma`."""
+    groups multiply. counter: see `gluon_ws`. scales, SCALES: see `operands`. quants: see `basic`.
+    Other arguments as in `tma`."""
     if zero_rest != 0:
         cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
     COLS: gl.constexpr = b.block_type.shape[1]
@@ -281,7 +300,7 @@ def grouped_gemm_gluon_scaled(
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
     found = Scales(scales, factors, n, SCALES)
-    output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
+    output = Output(c, c_tiles, extra, quants, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
         multiply, (walk, ring, post, found, output),
         _load, (walk, ring, post, found, a, b, FOLD),

@@ -65,5 +65,5 @@ def grouped_gemm_mx(
             acc = tl.where(there[:, None], acc, 0.0)
         write(
             c + begin.to(tl.int64) * ldc, acc, extra, group, begin, rows, n, ldc, row, tile_n,
-            TILE_M, TILE_N, True, TAKES, WIDTHS, FOLD, LARGEST, CHAIN,
+            TILE_M, TILE_N, True, TAKES, WIDTHS, FOLD, LARGEST, CHAIN, (),
         )  # fmt: skip
