@@ -621,6 +621,7 @@ def grouped_gemm(
     per_row: int | None = 1,
     rows: Array | None = None,
     bounds: bool | None = False,
+    quant: str | None = "",
     bias: Array | None = None,
     row_scale: Array | None = None,
     col_scale: Array | None = None,
