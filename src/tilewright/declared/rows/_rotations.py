@@ -17,6 +17,7 @@ from tilewright import dtypes
 from tilewright.custom import In
 from tilewright.custom.declaration import Array
 from tilewright.declared._arrays import functions
+from tilewright.declared._quotients import divisors
 
 FORMS = ("half", "interleaved")
 
@@ -147,10 +148,18 @@ def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     }
 
 
+def tiles_of_token(config: Any, *kinds: int) -> int:
+    """Workgroups for one token's heads, of operands of so many heads each."""
+    return sum(-(-count // config.HEADS) for count in kinds)
+
+
 def tiles(problem: Any, config: Any, *kinds: int) -> int:
     """Workgroups for operands of so many heads each."""
-    across = sum(-(-count // config.HEADS) for count in kinds)
-    return int(-(-problem.tokens // config.TOKENS) * across)
+    return int(-(-problem.tokens // config.TOKENS) * tiles_of_token(config, *kinds))
+
+
+DIVISORS = divisors(tiles=lambda p, config: tiles_of_token(config, p.q_heads, p.k_heads))
+"""What kernels of q and k divide by."""
 
 
 def programs(problem: Any, config: Any) -> tuple[int]:

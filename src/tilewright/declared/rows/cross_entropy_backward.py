@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare, kernel
+from tilewright.declared._quotients import divisors
 from tilewright.declared.rows import _entropy, _tiles
 
 PIECE = 4096
@@ -89,6 +90,7 @@ declare(
                 programs,
             ),
         ),
+        values=divisors(pieces=lambda problem, config: -(-problem.classes // config.BLOCK)),
         refuses=_entropy.refused,
         supports=fits,
         narrows=narrows,

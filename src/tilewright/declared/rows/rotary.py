@@ -50,6 +50,7 @@ declare(
         dtypes=rotations.DTYPES,
         axes=rotations.AXES,
         parts=(kernel("main", f"{__package__}.kernels.rotary:rotary", rotations.programs),),
+        values=rotations.DIVISORS,
         refuses=rotations.refused,
         supports=rotations.fits,
         narrows=rotations.narrows,

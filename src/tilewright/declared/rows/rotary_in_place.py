@@ -28,6 +28,7 @@ declare(
                 rotations.programs,
             ),
         ),
+        values=rotations.DIVISORS,
         refuses=rotations.refused,
         supports=rotations.fits,
         narrows=rotations.narrows,

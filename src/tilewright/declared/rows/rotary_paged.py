@@ -16,6 +16,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, In, InOut, declare, kernel
 from tilewright.declared._arrays import clipped, functions
+from tilewright.declared._quotients import divisors
 from tilewright.declared.rows import _rotations as rotations
 from tilewright.dtypes import DTYPES
 
@@ -72,10 +73,14 @@ def refused(problem: Any) -> str:
     return rotations.refused(problem)
 
 
+def kinds(problem: Any) -> tuple[int, int, int]:
+    """Heads of q, k and v."""
+    return problem.q_heads, problem.k_heads, problem.k_heads
+
+
 def programs(problem: Any, config: Any) -> tuple[int]:
     """The grid: the tiles of q, then those of k, then those of v, of every TOKENS tokens."""
-    counts = (problem.q_heads, problem.k_heads, problem.k_heads)
-    return (rotations.tiles(problem, config, *counts),)
+    return (rotations.tiles(problem, config, *kinds(problem)),)
 
 
 def least(problem: Any) -> int:
@@ -115,6 +120,7 @@ declare(
         dtypes=rotations.DTYPES,
         axes=rotations.AXES,
         parts=(kernel("main", f"{__package__}.kernels.rotary_paged:rotary_paged", programs),),
+        values=divisors(tiles=lambda p, config: rotations.tiles_of_token(config, *kinds(p))),
         refuses=refused,
         supports=rotations.fits,
         narrows=rotations.narrows,

@@ -179,7 +179,10 @@ declare(
         values={
             "rows": rows,
             "channels": channels,
-            **divisors(**{name: _windows.field(name) for name in DIVIDED}),
+            **divisors(
+                across=lambda problem, config: -(-channels(problem) // config.COLUMNS),
+                **{name: _windows.field(name) for name in DIVIDED},
+            ),
         },
         supports=supports,
         narrows=narrows,

@@ -340,7 +340,10 @@ declare(
         values={
             "rows": rows,
             "count": count,
-            **divisors(**{name: _windows.field(name) for name in SIZES[1:]}),
+            **divisors(
+                across=lambda problem, config: -(-problem.n3 // config.COLUMNS),
+                **{name: _windows.field(name) for name in SIZES[1:]},
+            ),
         },
         constants={
             "CHAIN": lambda c: tuple(one.function for one in _words.parse(c.chain)),

@@ -120,6 +120,14 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (others * _tiles.programs((n[config.ACROSS], n[LAST]), tile),)
 
 
+def tiles_across(problem: Any, config: Any) -> int:
+    return int(-(-sizes(problem)[LAST] // config.COLUMNS))
+
+
+def tiles_down(problem: Any, config: Any) -> int:
+    return int(-(-sizes(problem)[config.ACROSS] // config.ROWS))
+
+
 def prefers(problem: Any, config: Any) -> float:
     n = sizes(problem)
     down = min(config.ROWS, n[config.ACROSS]) if config.ACROSS != LAST else _tiles.LINE_BYTES
@@ -256,6 +264,8 @@ declare(
             "count": count,
             **divisors(
                 few=_windows.field(SIZES[LAST]),
+                across=tiles_across,
+                down=tiles_down,
                 **{name: _windows.field(name) for name in SIZES[1:LAST]},
             ),
         },

@@ -15,18 +15,20 @@ import triton.language as tl
 
 from tilewright.declared.rows.kernels.cross_entropy import slopes, targets, weights
 from tilewright.declared.rows.kernels.softmax import scaled
+from tilewright.ops.conv.kernels.division import quotient
 
 
 @triton.jit
 def cross_entropy_backward(
     logits, target, lse, dloss, weight, dlogits, rows, classes, logits_stride, ignore_index,
-    label_smoothing, lse_square_scale, factor, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    has_weight: tl.constexpr,
+    label_smoothing, lse_square_scale, factor, by_pieces, shift_pieces, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, has_weight: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows of BLOCK classes."""
-    pieces = tl.cdiv(classes, BLOCK)
-    row = (tl.program_id(0) // pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = (tl.program_id(0) % pieces) * BLOCK + tl.arange(0, BLOCK)
+    above = quotient(tl.program_id(0), by_pieces, shift_pieces)
+    row = above.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    piece = tl.program_id(0) - above * tl.cdiv(classes, BLOCK)
+    column = piece * BLOCK + tl.arange(0, BLOCK)
     there = row < rows
     class_, times, own = targets(
         target, weight, row, there, classes, ignore_index, label_smoothing, has_weight

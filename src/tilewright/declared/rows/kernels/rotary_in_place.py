@@ -7,19 +7,22 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._rotations import angles, heads, turn
+from tilewright.ops.conv.kernels.division import quotient
 
 
 @triton.jit
 def rotary_in_place(
     q, k, cos, sin, positions, tokens, q_heads, k_heads, length, half, q_stride, q_head_stride,
-    k_stride, k_head_stride, cos_stride, HALF: tl.constexpr, HEADS: tl.constexpr,
-    TOKENS: tl.constexpr, form: tl.constexpr, inverse: tl.constexpr, has_positions: tl.constexpr,
+    k_stride, k_head_stride, cos_stride, by_tiles, shift_tiles, HALF: tl.constexpr,
+    HEADS: tl.constexpr, TOKENS: tl.constexpr, form: tl.constexpr, inverse: tl.constexpr,
+    has_positions: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of q or of k, of TOKENS tokens."""
     q_tiles = tl.cdiv(q_heads, HEADS)
     tiles = q_tiles + tl.cdiv(k_heads, HEADS)
-    tile = tl.program_id(0) % tiles
-    token = (tl.program_id(0) // tiles).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    above = quotient(tl.program_id(0), by_tiles, shift_tiles)
+    tile = tl.program_id(0) - above * tiles
+    token = above.to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     c, s = angles(
         cos, sin, positions, token, tokens, length, half, cos_stride, HALF, has_positions, inverse
     )

@@ -20,6 +20,7 @@ from tilewright.declared.rows.kernels._rotations import (
     turn,
     turned,
 )
+from tilewright.ops.conv.kernels.division import quotient
 
 
 @triton.jit
@@ -50,15 +51,17 @@ def rotary_paged(
     q, k, v, cos, sin, key_cache, value_cache, slots, positions, k_scale, v_scale, tokens, q_heads,
     k_heads, head_dim, length, half, pages, page_size, q_stride, q_head_stride, k_stride,
     k_head_stride, v_stride, v_head_stride, page_stride, slot_stride, cache_head_stride, cos_stride,
-    HALF: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr, form: tl.constexpr,
-    has_positions: tl.constexpr, has_k_scale: tl.constexpr, has_v_scale: tl.constexpr,
+    by_tiles, shift_tiles, HALF: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr,
+    form: tl.constexpr, has_positions: tl.constexpr, has_k_scale: tl.constexpr,
+    has_v_scale: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of q, k or v, of TOKENS tokens."""
     q_tiles = tl.cdiv(q_heads, HEADS)
     k_tiles = tl.cdiv(k_heads, HEADS)
     tiles = q_tiles + 2 * k_tiles
-    tile = tl.program_id(0) % tiles
-    token = (tl.program_id(0) // tiles).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    above = quotient(tl.program_id(0), by_tiles, shift_tiles)
+    tile = tl.program_id(0) - above * tiles
+    token = above.to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     if tile >= q_tiles + k_tiles:
         head = (tile - q_tiles - k_tiles) * HEADS + tl.arange(0, HEADS)
         there = (token < tokens)[:, None, None] & (head < k_heads)[None, :, None]

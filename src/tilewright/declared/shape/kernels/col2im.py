@@ -36,15 +36,17 @@ def col2im(
     pad_d, pad_h, pad_w, dilation_d, dilation_h, dilation_w, depth, height, width, groups,
     rows, channels, by_depth, shift_depth, by_height, shift_height, by_width, shift_width,
     by_stride_d, shift_stride_d, by_stride_h, shift_stride_h, by_stride_w, shift_stride_w,
+    by_across, shift_across,
     NEXT: tl.constexpr, VECTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """ROWS pixels × COLUMNS channels."""
     each = in_steps(channels // groups, VECTOR)
     channels = in_steps(channels, VECTOR)
     columns = in_steps(columns, VECTOR)
-    across = tl.cdiv(channels, COLUMNS)
-    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    above = quotient(tl.program_id(0), by_across, shift_across)
+    row = above * ROWS + tl.arange(0, ROWS)
+    left = tl.program_id(0) - above * tl.cdiv(channels, COLUMNS)
+    channel = left * COLUMNS + tl.arange(0, COLUMNS)
     line = quotient(row, by_width, shift_width)
     plane = quotient(line, by_height, shift_height)
     image = quotient(plane, by_depth, shift_depth)
@@ -56,10 +58,8 @@ def col2im(
     first = channel // each * (taps * each) + channel % each
     whole = (row < rows)[:, None] & (channel < channels)[None, :]
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    tap_d, tap_h, tap_w = above * 0, above * 0, above * 0
     for tap in range(taps):
-        tap_w = tap % filter_w
-        tap_h = tap // filter_w % filter_h
-        tap_d = tap // (filter_w * filter_h)
         w, in_w = window(
             right - tap_w * dilation_w, stride_w, by_stride_w, shift_stride_w, out_w, NEXT
         )
@@ -73,5 +73,11 @@ def col2im(
         at = place[:, None] * columns + (first + tap * each)[None, :]
         inside = whole & (in_w & in_h & in_d)[:, None]
         total += tl.load(y + at, inside, 0.0).to(tl.float32)
+        # The next tap, counted: a division at each would take more than the rest of its places.
+        over_w = (tap_w + 1 == filter_w).to(tl.int32)
+        over_h = over_w * (tap_h + 1 == filter_h).to(tl.int32)
+        tap_w = (tap_w + 1) * (1 - over_w)
+        tap_h = (tap_h + over_w) * (1 - over_h)
+        tap_d += over_h
     to = x + row.to(tl.int64)[:, None] * channels + channel[None, :]
     tl.store(to, total.to(x.dtype.element_ty), whole)

@@ -61,7 +61,7 @@ def applied(acc, extra, CHAIN: tl.constexpr, TAKES: tl.constexpr):
 
 @triton.jit
 def elementwise_chain(
-    x, a, b, c, y, n1, n2, n3, rows, by_n1, shift_n1, by_n2, shift_n2,
+    x, a, b, c, y, n1, n2, n3, rows, by_n1, shift_n1, by_n2, shift_n2, by_across, shift_across,
     x_s0, x_s1, x_s2, x_s3, a_s0, a_s1, a_s2, a_s3, b_s0, b_s1, b_s2, b_s3, c_s0, c_s1, c_s2, c_s3,
     x_over: tl.constexpr, a_over: tl.constexpr, b_over: tl.constexpr, c_over: tl.constexpr,
     has_a: tl.constexpr, has_b: tl.constexpr, has_c: tl.constexpr,
@@ -69,9 +69,10 @@ def elementwise_chain(
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A tile. UNIT: whether elements of every operand along the last dimension are neighbours."""
-    across = tl.cdiv(n3, COLUMNS)
-    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
-    j = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    above = quotient(tl.program_id(0), by_across, shift_across)
+    row = above * ROWS + tl.arange(0, ROWS)
+    left = tl.program_id(0) - above * tl.cdiv(n3, COLUMNS)
+    j = left * COLUMNS + tl.arange(0, COLUMNS)
     line = quotient(row, by_n2, shift_n2)
     i2 = row - line * n2
     i0 = quotient(line, by_n1, shift_n1)

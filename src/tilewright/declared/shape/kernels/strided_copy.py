@@ -37,9 +37,9 @@ def in_steps(number, STEP: tl.constexpr):
 
 
 @triton.jit
-def places(index, sizes, strides, ACROSS: tl.constexpr, DIMS: tl.constexpr):
+def places(index, sizes, strides, by, shift, ACROSS: tl.constexpr, DIMS: tl.constexpr):
     """Where elements begin in x and in y: of `index`, which counts over the last DIMS dimensions
-    without the last and without ACROSS."""
+    without the last and without ACROSS. by, shift: what divides by sizes."""
     from_x = index.to(tl.int64) * 0
     from_y = from_x
     pitch = sizes[5].to(tl.int64)
@@ -47,8 +47,9 @@ def places(index, sizes, strides, ACROSS: tl.constexpr, DIMS: tl.constexpr):
         if 5 - back != ACROSS:
             place = index
             if back != DIMS - 1:
-                place = index % sizes[5 - back]
-                index = index // sizes[5 - back]
+                above = quotient(index, by[5 - back], shift[5 - back])
+                place = index - above * sizes[5 - back]
+                index = above
             from_x += place * strides[5 - back]
             from_y += place * pitch
         pitch *= sizes[5 - back]
@@ -95,13 +96,16 @@ def unpack(row, few, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def strided_copy(
-    x, scale, y, n0, n1, n2, n3, n4, n5, s0, s1, s2, s3, s4, s5, rows, by_few, shift_few,
+    x, scale, y, n0, n1, n2, n3, n4, n5, s0, s1, s2, s3, s4, s5, rows,
+    by_n1, shift_n1, by_n2, shift_n2, by_n3, shift_n3, by_n4, shift_n4, by_few, shift_few,
+    by_across, shift_across, by_down, shift_down,
     ACROSS: tl.constexpr, DIMS: tl.constexpr, UNIT: tl.constexpr, READS: tl.constexpr,
     WRITES: tl.constexpr, PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     has_scale: tl.constexpr,
 ):  # fmt: skip
     """A tile of ROWS × COLUMNS. COLUMNS are of y's last dimension; ROWS of all others, or of
-    ACROSS. by_few, shift_few: what divides by n5.
+    ACROSS. by_…, shift_…: what divides by a size (few: n5), and by the tiles of a line across y and
+    down it: a workgroup begins with that, and loads nothing before.
 
     rows: of all dimensions but the last. UNIT: whether elements of x along ACROSS are neighbours.
     """
@@ -118,22 +122,25 @@ def strided_copy(
         in_steps(s0, APART), in_steps(s1, APART), in_steps(s2, APART),
         in_steps(s3, APART), in_steps(s4, APART), in_steps(s5, APART),
     )  # fmt: skip
-    across = tl.cdiv(n5, COLUMNS)
+    by = (by_n1, by_n1, by_n2, by_n3, by_n4, by_few)
+    shift = (shift_n1, shift_n1, shift_n2, shift_n3, shift_n4, shift_few)
     tile = tl.program_id(0)
-    j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
+    line = quotient(tile, by_across, shift_across)
+    left = (tile - line * tl.cdiv(n5, COLUMNS)) * COLUMNS
+    j = left + tl.arange(0, COLUMNS)
     if ACROSS == 5:
-        row = tile // across * ROWS + tl.arange(0, ROWS)
-        from_x, _ = places(row, sizes, strides, ACROSS, DIMS)
+        row = line * ROWS + tl.arange(0, ROWS)
+        from_x, _ = places(row, sizes, strides, by, shift, ACROSS, DIMS)
         inside = (row < rows)[:, None] & (j < n5)[None, :]
         step = j if UNIT else j * s5
         values = tl.load(x + from_x[:, None] + step[None, :], inside)
         to = y + row.to(tl.int64)[:, None] * n5 + j[None, :]
     elif PACKED == "y":
-        down = tl.cdiv(n4, ROWS)
-        first = tile % down * ROWS
+        matrix = quotient(tile, by_down, shift_down)
+        first = (tile - matrix * tl.cdiv(n4, ROWS)) * ROWS
         i = first + tl.arange(0, ROWS)
         few = tl.arange(0, COLUMNS)
-        from_x, from_y = places(tile // down, sizes, strides, ACROSS, DIMS)
+        from_x, from_y = places(matrix, sizes, strides, by, shift, ACROSS, DIMS)
         there = (few < n5)[:, None] & (i < n4)[None, :]
         values = tl.load(x + from_x + (few * strides[5])[:, None] + i[None, :], there)
         values = pack(values, n5, by_few, shift_few)
@@ -141,19 +148,18 @@ def strided_copy(
         inside = (at < ROWS * n5) & (at < (n4 - first) * n5)
         to = y + from_y + first.to(tl.int64) * n5 + at
     elif PACKED == "x":
-        first = tile % across * COLUMNS
-        from_x, from_y = places(tile // across, sizes, strides, ACROSS, DIMS)
+        from_x, from_y = places(line, sizes, strides, by, shift, ACROSS, DIMS)
         at = tl.arange(0, ROWS * COLUMNS)
-        there = (at < COLUMNS * n4) & (at < (n5 - first) * n4)
-        row = tl.load(x + from_x + first.to(tl.int64) * n4 + at, there)
+        there = (at < COLUMNS * n4) & (at < (n5 - left) * n4)
+        row = tl.load(x + from_x + left.to(tl.int64) * n4 + at, there)
         values = unpack(row, n4, ROWS, COLUMNS)
         i = tl.arange(0, ROWS)
         inside = (i < n4)[:, None] & (j < n5)[None, :]
         to = y + from_y + i.to(tl.int64)[:, None] * n5 + j[None, :]
     else:
-        down = tl.cdiv(sizes[ACROSS], ROWS)
-        i = tile // across % down * ROWS + tl.arange(0, ROWS)
-        from_x, from_y = places(tile // across // down, sizes, strides, ACROSS, DIMS)
+        matrix = quotient(line, by_down, shift_down)
+        i = (line - matrix * tl.cdiv(sizes[ACROSS], ROWS)) * ROWS + tl.arange(0, ROWS)
+        from_x, from_y = places(matrix, sizes, strides, by, shift, ACROSS, DIMS)
         inside = (i < sizes[ACROSS])[:, None] & (j < n5)[None, :]
         step = i if UNIT else i * strides[ACROSS]
         values = tl.load(x + from_x + step[:, None] + (j * strides[5])[None, :], inside)
