@@ -55,15 +55,16 @@ def drawn(count: int, tokens: int, experts: int, k: int, device: str, seed: int 
     return ids.to(torch.int32)
 
 
-def of_every_expert(x: Any, w1: Any, w2: Any, **said: Any) -> Any:
+def of_every_expert(
+    x: Any, w1: Any, w2: Any, b1: Any = None, b2: Any = None, **said: Any
+) -> Any:  # fmt: skip
     """[experts, tokens, hidden] in float64."""
-    x, inner = x.double(), w2.shape[-1]
-    return torch.stack(
-        [
-            activated(x @ up.double().T, inner, **said) @ down.double().T
-            for up, down in zip(w1, w2, strict=True)
-        ]
-    )
+    x, inner, found = x.double(), w2.shape[-1], []
+    for e, (up, down) in enumerate(zip(w1, w2, strict=True)):
+        h = x @ up.double().T + (0.0 if b1 is None else b1[e].double())
+        y = activated(h, inner, **said) @ down.double().T
+        found.append(y + (0.0 if b2 is None else b2[e].double()))
+    return torch.stack(found)
 
 
 def chosen(every: Any, weights: Any, ids: Any) -> Any:
