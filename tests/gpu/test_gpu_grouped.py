@@ -10,7 +10,7 @@ from grouped_cases import cases, config, epilogues, gathered, of_any_number  # n
 from grouped_lowbit_cases import cases as of_few_bits  # noqa: E402
 from grouped_lowbit_cases import zero_points  # noqa: E402
 from grouped_scale_cases import cases as scaled  # noqa: E402
-from grouped_scale_cases import gates  # noqa: E402
+from grouped_scale_cases import gates, rounding  # noqa: E402
 from widened_cases import cases as widened  # noqa: E402
 
 from tilewright import verify  # noqa: E402
@@ -70,6 +70,15 @@ problem."""
 @pytest.mark.parametrize("number", range(len(gates())))
 def test_gates_that_lie_apart_beside_scales_of_blocks(dispatcher, number):
     kernel, problem = gates()[number]
+    for seed in range(3):
+        result = verify.verify(dispatcher, problem, kernel.name, seed=seed, device="cuda:0")
+        assert result.ok, f"{kernel.name} on {problem}: {result}"
+
+
+@pytest.mark.skipif(ARCH != "sm_90", reason="the kernels with warp roles are for sm_90")
+@pytest.mark.parametrize("number", range(len(rounding())))
+def test_results_rounded_by_blocks(dispatcher, number):
+    kernel, problem = rounding()[number]
     for seed in range(3):
         result = verify.verify(dispatcher, problem, kernel.name, seed=seed, device="cuda:0")
         assert result.ok, f"{kernel.name} on {problem}: {result}"
