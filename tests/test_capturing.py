@@ -259,6 +259,7 @@ def test_a_file_that_is_no_capture_is_left_alone(tmp_path: Path) -> None:
         ('{"problem": {"family": "gemm", "m": -1, "n": 8, "k": 8}, "count": 1}', "line 1: .*-1"),
         ('{"problem": {"m": 8}, "count": 1}', "says its family"),
         ('{"problem": , "count": 1}', "line 1"),
+        ("m,n,k\n32,32,32\n", "line 1: is not JSON"),
     ],
 )
 def test_bad_records_are_said_with_their_line(file: Path, text: str, said: str) -> None:

@@ -39,7 +39,7 @@ def test_reads_a_file(tmp_path: Path) -> None:
 def test_bad_json_names_file_line_and_column(tmp_path: Path) -> None:
     file = tmp_path / "broken.json"
     file.write_text('{\n  "name": "oak",\n  oops\n}')
-    with pytest.raises(BadFile, match=r"broken\.json: line 3, column 3"):
+    with pytest.raises(BadFile, match=r"broken\.json: is not JSON: line 3, column 3"):
         load_json(file)
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from gemm_cases import cases, config
 
+from tilewright import ops
 from tilewright.compile import Store, build
 from tilewright.errors import BadArgument, BadFile, UnknownName
 from tilewright.registry import Registry, registries, registry
@@ -18,6 +19,8 @@ def test_a_kernel_is_found_by_its_name():
     kernels = Registry("r").register_all([KERNEL, config(tile_m=128)])
     assert len(kernels) == 2 and KERNEL.name in kernels
     assert kernels.get(KERNEL.name).config == KERNEL
+    with pytest.raises(UnknownName, match=r"is no kernel's name.*did you mean 'gemm'"):
+        ops.family_of("gemn_rcr")
     with pytest.raises(UnknownName, match=f"did you mean '{KERNEL.name}'"):
         kernels.get(KERNEL.name[:-1])
 

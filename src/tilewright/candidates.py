@@ -25,6 +25,7 @@ from tilewright.registry import Entry, Registry
 from tilewright.select import Choice, Skipped
 from tilewright.select.constraints import Constraints
 from tilewright.verdict import YES, Verdict, no
+from tilewright.wording import many
 
 NEAREST_MISSES = 3
 
@@ -268,8 +269,8 @@ def _nothing(
     order = {rule: place for place, rule in enumerate(_NEARNESS)}
     near = sorted(refused, key=lambda r: -order.get(r[1].rule, len(order)))[:NEAREST_MISSES]
     misses = "; ".join(f"{entry.name} ({verdict})" for entry, verdict in near)
-    return (
-        f"none of {len(entries)} kernels serves {problem} on {target.name}; nearest: {misses}"
-        if near
-        else f"the selector has no choice among {len(entries)} kernels for {problem}"
-    )
+    count = len(entries)
+    if near:
+        none = f"none of {count} kernels serves" if count > 1 else "the only kernel does not serve"
+        return f"{none} {problem} on {target.name}; nearest: {misses}"
+    return f"the selector has no choice among {many(count, 'kernel')} for {problem}"

@@ -175,7 +175,7 @@ def read(path: str | os.PathLike[str]) -> Recorded:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        if not line.endswith("}"):
+        if line.startswith("{") and not line.endswith("}"):
             log.warning("%s: line %d is incomplete (its writer was killed): skipped", where, number)
             continue
         found = _line(line, f"{where}: line {number}")

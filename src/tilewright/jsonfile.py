@@ -82,7 +82,7 @@ def parse_json(text: str, where: str, *, non_finite: bool = False) -> Any:
         )
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise BadFile(f"{where}: {place}: {error.msg}") from error
+        raise BadFile(f"{where}: is not JSON: {place}: {error.msg}") from error
     except RecursionError as error:
         raise BadFile(f"{where}: nested too deeply") from error
     _check_nesting(value, where)

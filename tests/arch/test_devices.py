@@ -52,7 +52,7 @@ def test_a_device_may_be_a_path_a_text_or_a_mapping(tmp_path: Path) -> None:
 def test_bad_json_names_file_line_and_column(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text('{\n  "name": "x"\n  "arch": "sm_90"\n}')
-    with pytest.raises(BadFile, match=r"mine\.json: line 3, column 3"):
+    with pytest.raises(BadFile, match=r"mine\.json: is not JSON: line 3, column 3"):
         device(file)
 
 

@@ -203,7 +203,7 @@ def test_outdated_builds_are_marked(cli, store):
 def test_check_finds_damage(cli, store):
     assert "does not exist yet" in cli("kernels", "check")
     cli("build", NAME, "--arch", "sm_90")
-    assert "1 kernels" in cli("kernels", "check")
+    assert "1 kernel in" in cli("kernels", "check")
     assert cli.json("kernels", "check")["ok"]
     blob = max((store / "blobs").glob("*/*"), key=lambda p: p.stat().st_size)
     blob.chmod(0o644)

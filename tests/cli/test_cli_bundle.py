@@ -181,7 +181,7 @@ def test_a_shipped_table_has_a_name_wherever_a_table_is_taken(
     file.save(Table.of([row(gemm(64), PLAIN)]), tmp_path / "sm_90" / "gemm_bf16.twt")
     file.save(Table.of([row(gemm(96), PLAIN)]), tmp_path / "sm_90" / "gemm_fp16.twt")
     assert cli.json("table", "show", "shipped:gemm_bf16")["count"] == 1
-    assert "1 rows: no problem found" in cli("table", "check", "shipped:gemm_bf16", "--no-ratio")
+    assert "1 row: no problem found" in cli("table", "check", "shipped:gemm_bf16", "--no-ratio")
     words = ("explain", "gemm", "m=64", "n=512", "k=512", "--device", "h200_sxm")
     assert cli.json(*words, "--table", "shipped:sm_90/gemm_bf16")["chosen"] == PLAIN
     made = cli.json("build", "shipped:sm_90", "--arch", "sm_90")

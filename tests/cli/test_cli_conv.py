@@ -94,7 +94,7 @@ def test_profile_lists_every_instance(cli, monkeypatch):
     monkeypatch.setattr(ConvFamily, "tuning_spaces", wide)
     words = ("n=1", "c=3", "k=16", "spatial=4x4", "filter=3x3", "--devices", "cpu", "--all")
     text = cli("profile", "conv", *words)
-    assert "1 kernels support it, 1 do not" in text
+    assert "1 of 2 kernels can serve it" in text
     (refused,) = [line for line in text.splitlines() if "_al16-16" in line]
     assert refused.startswith("vector_width") and "aligned to 2 bytes" in refused
     assert "not two of them" in cli.fails(2, "profile", "conv", *words, "--kernel", "x")

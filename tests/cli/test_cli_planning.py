@@ -15,7 +15,7 @@ def test_archs_lists_every_architecture_with_what_it_can_do(cli):
     rows = {line.split()[0]: line for line in cli("archs").splitlines()[1:]}
     assert list(rows) == list(arch.archs())
     assert "64 KiB" in rows["gfx942"] and "fnuz" in rows["gfx942"] and "MI300X" in rows["gfx942"]
-    assert "227 KiB" in rows["sm_90"] and " gluon_ws " in rows["sm_90"]
+    assert "227 KiB" in rows["sm_90"] and "e4m3fn" in rows["sm_90"]
     documents = cli.json("archs")
     assert [d["name"] for d in documents] == list(arch.archs())
 

@@ -31,7 +31,7 @@ def test_it_executes_the_kernels_with_the_least_estimated_times(cli):
     both = ("--kernel", KERNEL, "--kernel", KERNEL.replace("64x64x64_w4", "64x64x64_w8"))
     shown = cli(*WORDS, *both, "--top", "1")
     assert KERNEL in shown and "64x64x64_w8" not in shown
-    assert "and 1 kernels with longer estimates (--top counts more)" in shown
+    assert "and 1 kernel with longer estimates (--top counts more)" in shown
 
 
 def test_what_it_refuses(cli):

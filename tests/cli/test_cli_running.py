@@ -47,7 +47,7 @@ def test_run_from_a_registry(cli, tmp_path):
     cli("registry", "export", NAME, "--arch", "sm_90", "-o", file)
     assert cli.json(*WORDS, "--registry", file)["kernel"] == NAME
     message = cli.fails(1, *WORDS, "dtype=fp16", "--registry", file)
-    assert "none of 1 kernels serves" in message
+    assert "the only kernel does not serve" in message
 
 
 def test_run_keeps_to_a_limit_on_the_workspace(cli):
@@ -69,7 +69,11 @@ def test_a_wrong_result_exits_with_1(cli, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--on", "gpu"], 2, "cannot run on 'gpu'"),
+        (
+            ["--on", "gpu"],
+            2,
+            "a GPU as cuda:0 (AMD's too), or an emulated AMD GPU",
+        ),
         (["--kernel", "gemm_x"], 2, "is not the name of a GEMM kernel"),
         (["--kernel", NAME.replace("rcr", "ccr")], 2, "layout is ccr, the problem has rcr"),
     ],

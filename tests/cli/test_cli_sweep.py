@@ -60,7 +60,7 @@ def test_a_sweep_measures_shows_and_goes_on(cli, crew, space, shapes, tmp_path):
     out = tmp_path / "out"
     words = ("sweep", space, "--problems", shapes, "--out", out, *SWEEP)
     text = cli(*words)
-    assert "sm_90: 2 kernels × 2 problems" in text and "1 problems repeated" in text
+    assert "sm_90: 2 kernels × 2 problems" in text and "1 problem repeated" in text
     assert "measured      4 ok" in text and "results       4 in" in text
     assert "measured 4 of 4 (4 ok), 0 s left" in cli.result.stderr
     assert len(kernels(crew)) == 2 and TMA_NAME in kernels(crew) and len(crew.made) == 4
@@ -83,7 +83,7 @@ def test_options_reach_what_they_are_for(cli, crew, space, shapes, tmp_path):
         {"timeout": 7.0, "arch": "sm_90"},
     )
     text = cli(*words, *SWEEP, "--where", "pipeline == 'basic'")
-    assert "1 legal kernels left out: not pipeline == 'basic'" in text
+    assert "1 legal kernel left out: not pipeline == 'basic'" in text
     cli(*words, *SWEEP, "--max-kernels", "1", "--dry-run")
     assert cli.json(*words, *SWEEP, "--dry-run", "--max-kernels", "1")["archs"][0]["left_out"] == [
         {"count": 1, "why": "at most 1 kernels, evenly"}

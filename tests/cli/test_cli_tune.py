@@ -152,9 +152,12 @@ def test_pretune_goes_on_past_a_module_that_fails(cli, tmp_path, monkeypatch):
     assert "2 of 2 modules are done" in cli(
         "pretune", " gemm:full,", "all", "--table", table, *QUICK
     )
-    said = cli("pretune", "what", "--table", table, *QUICK, code=1)
+    said = cli("pretune", "what", code=1)  # before a GPU is looked for
     assert "failed or incomplete: what" in said and "is no module" in cli.result.stderr
     assert "which modules?" in cli.fails(2, "pretune")
+    none = tmp_path / "none.twt"
+    cli("pretune", "gemm:full", "--table", none, *QUICK, "--out", tmp_path / "o", "--budget", "0")
+    assert not none.exists()  # nothing was begun, and that is no failure
     assert "names no set" in cli.fails(2, "pretune", " , ")
 
 

@@ -70,7 +70,7 @@ def test_the_sentence_says_the_total_the_tiles_the_limiter_and_what_is_not_negli
         "shared memory 5.0, L2 6.0, memory 3.0, fill and drain 1.5, launch 2.5 µs"
     )
     alone = made(17.25, (*terms[:6], 7.0, 2.5), 1, 1, 1 / 132).one(0)
-    assert "1 tiles in 1 wave, 1% full; bound by L2" in str(alone)
+    assert "1 tile in 1 wave, 1% full; bound by L2" in str(alone)
     assert "putting sums together 7.0" in str(alone)
 
 

@@ -405,3 +405,9 @@ def test_what_belongs_to_the_sum_is_no_word_of_the_rows(word):
     x, w1, w2, _, experts = operands(9, 32, 16, 4, 2, dtype=torch.float32)
     with pytest.raises(BadArgument, match=f"^{word}= belongs to the sum"):
         moe.rows_of_experts(x, w1, w2, experts, **{word: None})
+
+
+def test_a_word_of_no_layer_is_refused_with_the_nearest():
+    x, w1, w2, _, _ = operands(9, 32, 16, 4, 2, dtype=torch.float32)
+    with pytest.raises(BadArgument, match="no option 'activaton' \\(did you mean 'activation'"):
+        tw.routed_moe(x, torch.zeros(9, 4), w1, w2, k=2, activaton="silu")

@@ -32,7 +32,7 @@ def archs(
     as_json: Json = False,
 ) -> None:
     """List the GPU architectures that kernels can be built for."""
-    from tilewright import arch, ops
+    from tilewright import arch
 
     known = [arch.arch(n) for n in ([name] if name else arch.archs())]
     if as_json:
@@ -47,7 +47,6 @@ def archs(
                 "warp": a.warp_size,
                 "shared memory": output.size(a.shared_memory),
                 "fp8": a.fp8,
-                "pipelines": " ".join(ops.pipelines(a)),
                 "native": _dtypes(a, "native"),
                 "emulated": _dtypes(a, "emulated") or "-",
                 "refused": _dtypes(a, "refused") or "-",

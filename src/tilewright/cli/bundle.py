@@ -16,6 +16,7 @@ from tilewright.cli.groups import LimitOptions, SpaceOptions
 from tilewright.cli.options import Json, TrustBundle, command, names
 from tilewright.cli.vocabulary import FAMILY, PROFILE
 from tilewright.errors import BadArgument
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.arch import Device
@@ -206,7 +207,7 @@ def _show_written(document: dict[str, Any], report: BuildReport) -> None:
     output.notes(document["notes"])
     show_failures("left out", report)
     output.line(
-        f"{document['kernels']} kernels and {document['rows']} rows, "
+        f"{many(document['kernels'], 'kernel')} and {many(document['rows'], 'row')}, "
         f"{output.size(document['size'])}, in {document['out']}"
     )
 

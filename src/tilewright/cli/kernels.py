@@ -14,13 +14,14 @@ from tilewright.cli.errors import FAILED
 from tilewright.cli.groups import StoreOptions
 from tilewright.cli.options import Json, SomeArchs, command, examples
 from tilewright.errors import BadArgument
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.arch import Arch
     from tilewright.compile import Kernel, Store
 
 app = typer.Typer(
-    help="Built kernels: list, show, inspect, check.",
+    help="Kernels: built ones in the store, and those that the vendor's library offers.",
     no_args_is_help=True,
     epilog=examples("tilewright kernels list --arch sm_90", "tilewright kernels show NAME"),
 )
@@ -75,7 +76,7 @@ def list_kernels(
         }
         for kernel, row in zip(found, rows, strict=True)
     )
-    output.line(f"\n{len(rows)} kernels in {store.path}; sizes in bytes")
+    output.line(f"\n{many(len(rows), 'kernel')} in {store.path}; sizes in bytes")
 
 
 def _outdated(kernels: list[Kernel], kept: Store) -> set[str]:
@@ -303,6 +304,6 @@ def check(kept: StoreOptions, as_json: Json = False) -> None:
         output.line(f"\n{len(problems)} entries of {store.path} are not usable")
     else:
         missing = "" if store.path.exists() else " (which does not exist yet)"
-        output.line(f"{usable} kernels in {store.path}{missing}, all intact")
+        output.line(f"{many(usable, 'kernel')} in {store.path}{missing}, all intact")
     if problems:
         raise typer.Exit(FAILED)

@@ -12,6 +12,7 @@ from tilewright.cli import output
 from tilewright.cli.options import Json, command, examples
 from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.learn.judge import Judged
@@ -391,7 +392,7 @@ def _show_suggested(document: Mapping[str, Any]) -> None:
     ]
     output.table(("worth", "calls", "gain", "problem"), rows)
     for why, count in document["unknown"].items():
-        output.line(f"{count} problem{'s' * (count != 1)}: {why}")
+        output.line(f"{many(count, 'problem')}: {why}")
 
 
 # --- what commands share ------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.options import Json, command
+from tilewright.wording import many
 
 app = typer.Typer()
 
@@ -44,7 +45,7 @@ def merge(
     if as_json:
         output.emit({"out": str(out), "policy": policy, **asdict(merged)})
         return
-    output.line(f"{merged.measurements} results in {out}; {merged.repeated} were there twice")
+    output.line(f"{many(merged.measurements, 'result')} in {out}; {merged.repeated} there twice")
     if merged.conflicts:
         output.line(f"{len(merged.conflicts)} differed; kept the {policy}:")
         output.table(

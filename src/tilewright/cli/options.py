@@ -149,9 +149,12 @@ def names(of: Sequence[Target]) -> list[str]:
     return list(dict.fromkeys(target.arch for target in of))
 
 
-def gpu_index(on: str) -> int | None:
+def gpu_index(on: str, others: str = "") -> int | None:
     """The number of the GPU that `on` names; None for the CPU. Raises if this machine lacks it, and
-    for an emulated GPU, which has no times."""
+    for an emulated GPU, which has no times.
+
+    others: what the command takes besides, for the error.
+    """
     from tilewright.arch import words
     from tilewright.errors import NoDriver
 
@@ -161,7 +164,7 @@ def gpu_index(on: str) -> int | None:
         raise BadArgument(f"{on} has no times to compare: say a GPU as cuda:0, or cpu")
     found = re.fullmatch(r"cuda(?::(\d+))?", on)
     if found is None:
-        raise BadArgument(f"cannot run on '{on}': say cpu, or a GPU as cuda:0 (AMD's too)")
+        raise BadArgument(f"cannot run on '{on}': say cpu, a GPU as cuda:0 (AMD's too){others}")
     try:
         import torch
     except ImportError:

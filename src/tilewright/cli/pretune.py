@@ -62,6 +62,7 @@ def pretune(
     another --table in TILEWRIGHT_TABLES.
     """
     from tilewright.measure.problems import modules as listed
+    from tilewright.measure.problems import sets, shipped
 
     given = ",".join(modules) if modules else os.environ.get(ENVIRONMENT, "")
     if not given:
@@ -70,6 +71,11 @@ def pretune(
     documents: list[dict[str, Any]] = []
     for module in listed(given):
         try:
+            if shipped(module, "problems.csv") is None:
+                raise BadArgument(
+                    f"'{module}' is no module: give FAMILY:SET, FAMILY or all; the sets are "
+                    f"{', '.join(sets())}"
+                )
             work = work_of(table or _usual_table(measuring.devices), measuring)
             documents.append({"module": module, **_tuned(work, module, said)})
         except (TilewrightError, OSError) as error:
@@ -95,17 +101,16 @@ def _tuned(work: Work, module: str, said: dict[str, str]) -> dict[str, Any]:
     from tilewright import ops
     from tilewright.arch import arch
     from tilewright.cli.build import compile_all
-    from tilewright.measure.problems import load_problems, shipped
+    from tilewright.measure.problems import load_problems
     from tilewright.tables import file
 
-    if shipped(module, "problems.csv") is None:
-        raise BadArgument(f"'{module}' is no module: give FAMILY:SET, FAMILY or all")
     for group in work.groups:
         work.add(group, load_problems([module], arch(group.device.arch), words=said).problems)
     document = tuned(work)
     built = {group.device: group.device.arch for group in work.groups if not group.interpreted}
     keys = {ops.family(job.problem.family).tuning_key(job.problem) for job in work.jobs}
-    rows = [row for row in file.load(work.path) if row.problem in keys]
+    there = file.load(work.path) if work.path.exists() else ()  # none if the budget was over
+    rows = [row for row in there if row.problem in keys]
     wanted = dict.fromkeys(
         (name, built[row.device])
         for row in rows

@@ -16,6 +16,7 @@ from tilewright.cli.profile_counts import profile_counts
 from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 from tilewright.errors import BadArgument
 from tilewright.throughput import gb_per_s
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.arch.model import Device
@@ -274,7 +275,8 @@ def _show_refused(done: Profile) -> None:
     """Every refused kernel, as a list of all instances has it."""
     rows = [(i.verdict.rule, i.name, i.verdict.reason) for i in done.unsupported]
     output.line()
-    output.line(f"{len(done.ranked) + len(done.failed)} kernels support it, {len(rows)} do not")
+    supported = len(done.ranked) + len(done.failed)
+    output.line(f"{supported} of {many(supported + len(rows), 'kernel')} can serve it")
     if rows:
         output.table(("refused by", "kernel", "why"), rows)
 

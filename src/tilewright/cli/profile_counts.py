@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.cli import output
 from tilewright.cli.build import compile_all
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.arch.model import Device
@@ -84,7 +85,8 @@ def _show(problem: Any, device: Device, done: Sequence[Counting], usable: int) -
     output.table(titles, rows)
     output.line("matrix, vector, LDS, conflicts: clocks of these units, summed over all waves")
     if usable > len(done):
-        output.line(f"and {usable - len(done)} kernels with longer estimates (--top counts more)")
+        others = many(usable - len(done), "kernel")
+        output.line(f"and {others} with longer estimates (--top counts more)")
     for one in done[:1]:
         for each in one.executed:
             output.line()

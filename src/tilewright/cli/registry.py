@@ -21,6 +21,7 @@ from tilewright.cli.options import (
     names,
     targets,
 )
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.compile import BuildReport, Store
@@ -163,7 +164,7 @@ def check(
             output.line()
             rows = [(p["problem"], p["arch"], p["name"], p["reason"]) for p in problems]
             output.table(("problem", "arch", "kernel", "because"), rows)
-        output.line(f"{len(problems)} problems" if problems else "no problem found")
+        output.line(many(len(problems), "problem") if problems else "no problem found")
     if problems:
         raise typer.Exit(FAILED)
 
@@ -219,7 +220,7 @@ def _contents(registry: Registry) -> dict[str, Any]:
 
 
 def _show(contents: dict[str, Any]) -> None:
-    output.heading(f"registry '{contents['registry']}': {contents['kernels']} kernels")
+    output.heading(f"registry '{contents['registry']}': {many(contents['kernels'], 'kernel')}")
     priorities = {f"of priority {word}": n for word, n in contents["priorities"].items()}
     output.fields(
         {

@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.options import Json, command
+from tilewright.wording import many
 
 app = typer.Typer()
 
@@ -41,6 +42,7 @@ def report(
     else:
         setups = "" if written.setups == 1 else f", {written.setups} setups never mixed"
         output.line(
-            f"{written.path}: {written.measurements} measurements of {written.kernels} kernels on "
-            f"{written.problems} problems{setups}, {output.size(written.bytes)}"
+            f"{written.path}: {many(written.measurements, 'measurement')} of "
+            f"{many(written.kernels, 'kernel')} on {many(written.problems, 'problem')}{setups}, "
+            f"{output.size(written.bytes)}"
         )

@@ -11,6 +11,7 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.options import Json, command
 from tilewright.errors import BadArgument
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.measure.results import Results
@@ -65,7 +66,7 @@ def results(
             if as_json:
                 output.emit({"path": str(export), "rows": count})
             else:
-                output.line(f"{count} rows written to {export}")
+                output.line(f"{many(count, 'row')} written to {export}")
         else:
             _summary(kept, as_json)
 
@@ -130,8 +131,8 @@ def _title(setup: Setup, covered: list[Coverage]) -> str:
 
 def _show(one: Coverage, found: list[Best]) -> None:
     output.line(
-        f"{one.measured} of {one.kernels} kernels × {one.problems} problems ({one.share:.1%}): "
-        + output.counts(one.statuses)
+        f"{one.measured} of {many(one.kernels, 'kernel')} × {many(one.problems, 'problem')} "
+        f"({one.share:.1%}): " + output.counts(one.statuses)
     )
     if one.vendor:
         output.line(f"the vendor's library: {output.counts(one.vendor)}")

@@ -91,7 +91,7 @@ def _gpu(on: str, device: str | None) -> Device | str | None:
                 f"--device {device} and --on {on} both say what to plan for: drop one"
             )
         return on
-    index = gpu_index(on)
+    index = gpu_index(on, ", or an emulated AMD GPU as emulated:mi300x")
     return live_device(index) if index is not None and device is None else device
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.cli import output
 from tilewright.cli.sweep_request import choice, show_choice
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,11 +131,12 @@ def show_costs(document: dict[str, Any]) -> None:
         )
         for part in document["devices"]:
             for rule, count in part["unsupported"].items():
-                output.line(f"{part['device']}: {count} pairs unsupported by rule {rule}")
+                output.line(f"{part['device']}: {many(count, 'pair')} unsupported by rule {rule}")
             if part["again"]:
                 output.line(f"{part['device']}: {part['again']} of these again, because of --retry")
     builds = document["builds"]
-    output.line(f"{builds['missing']} kernels to build, about {duration(builds['seconds'])}")
+    missing = many(builds["missing"], "kernel")
+    output.line(f"{missing} to build, about {duration(builds['seconds'])}")
     output.line(f"  ({builds['by']})")
     if "measuring" in document:
         measuring = document["measuring"]

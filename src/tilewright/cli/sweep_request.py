@@ -16,6 +16,7 @@ from tilewright.cli.options import FamilyName, OpenWords, Timeout, words
 from tilewright.cli.settings import read_settings
 from tilewright.cli.vocabulary import WHERE
 from tilewright.errors import BadArgument
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.arch import Device
@@ -318,15 +319,16 @@ def show_choice(one: dict[str, Any]) -> None:
     """Print the result of `choice`, for people."""
     from tilewright.cli.selection import show_rules
 
-    output.heading(f"{one['arch']}: {one['kernels']} kernels × {one['problems']} problems")
+    kernels, problems = many(one["kernels"], "kernel"), many(one["problems"], "problem")
+    output.heading(f"{one['arch']}: {kernels} × {problems}")
     if one["rules"]:
         show_rules(one["rules"])
     for left in one["left_out"]:
-        output.line(f"{left['count']} legal kernels left out: {left['why']}")
+        output.line(f"{many(left['count'], 'legal kernel')} left out: {left['why']}")
     if one["sampled_pairs"] is not None:
         output.line(f"{one['sampled_pairs']} pairs are sampled")
     if one["repeated_problems"]:
-        output.line(f"{one['repeated_problems']} problems repeated")
+        output.line(f"{many(one['repeated_problems'], 'problem')} repeated")
     output.notes(one["notes"])
 
 

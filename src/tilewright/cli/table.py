@@ -16,6 +16,7 @@ from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, command, examples
 from tilewright.cli.table_files import Out, Policy, contents, refuse_rewriting
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.arch import Device
@@ -127,7 +128,7 @@ def _estimate() -> Estimate:
 
 def _show_checked(checked: Checked) -> None:
     counts = Counter(finding.kind for finding in checked.findings)
-    output.line(f"{checked.rows} rows: {output.counts(counts) or 'no problem found'}")
+    output.line(f"{many(checked.rows, 'row')}: {output.counts(counts) or 'no problem found'}")
     if checked.findings:
         output.table(
             ("found", "where", "what"), [(f.kind, f.where, f.says) for f in checked.findings]
@@ -248,7 +249,8 @@ def merge(
         document = {"out": str(out), "policy": policy, **contents(merged.table)}
         output.emit({**document, "repeated": merged.repeated, "duplicates": duplicates})
         return
-    output.line(f"{len(merged.table)} rows in {out}; {merged.repeated} stood in several tables")
+    rows = many(len(merged.table), "row")
+    output.line(f"{rows} in {out}; {merged.repeated} stood in several tables")
     if merged.duplicates:
         output.line(f"different rows of {len(merged.duplicates)}; kept the fastest:")
         for duplicate in merged.duplicates:
@@ -289,4 +291,4 @@ def export(
     if as_json:
         output.emit({"out": str(out), **contents(table)})
     else:
-        output.line(f"{len(table)} rows written to {out}")
+        output.line(f"{many(len(table), 'row')} written to {out}")

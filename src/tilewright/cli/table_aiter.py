@@ -12,6 +12,7 @@ from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, command
 from tilewright.cli.table_files import Out, Policy, contents, refuse_rewriting
 from tilewright.errors import BadArgument
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.tables.table import Table
@@ -89,7 +90,8 @@ def import_(
     if as_json:
         output.emit(document)
         return
-    output.line(f"{len(merged.table)} rows of {target.name} in {out}, of {len(entries)} lines")
+    rows, lines = many(len(merged.table), "row"), many(len(entries), "line")
+    output.line(f"{rows} of {target.name} in {out}, of {lines}")
     for count, what in (
         (document["of_other_devices"], "are of other GPUs"),
         (document["of_aiters_kernels"], "name aiter's own kernels (--reference keeps the times)"),
@@ -115,7 +117,7 @@ def export_csv(table: Table, out: Path, form: str | None, as_json: bool) -> None
     if as_json:
         output.emit({"out": str(out), "form": form, "count": written.count, "left_out": left})
     else:
-        output.line(f"{written.count} rows written to {out}")
+        output.line(f"{many(written.count, 'row')} written to {out}")
         if left:
             output.table(("left out", "because"), [(one["problem"], one["why"]) for one in left])
     if left:

@@ -14,6 +14,7 @@ from tilewright.cli.errors import FAILED
 from tilewright.cli.groups import PairOptions, StoreOptions
 from tilewright.cli.options import Json, command
 from tilewright.cli.table_files import refuse_rewriting
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.tune.changes import Changed
@@ -110,8 +111,8 @@ def _show(document: dict[str, Any], changes: list[Changed]) -> None:
     counts = Counter(one.found.answer if one.found else "failed" for one in changes)
     better = sum(one["improves"] for one in document["changes"])
     output.line(
-        f"{document['rows']} rows of {document['device']}, {document['different']} with other "
-        f"kernels: {output.counts(counts) or 'nothing to compare'}"
+        f"{many(document['rows'], 'row')} of {document['device']}, {document['different']} with "
+        f"other kernels: {output.counts(counts) or 'nothing to compare'}"
     )
     if document["update"]:
         output.line(f"{document['update']}: BEFORE's rows, {better} of them replaced")
@@ -201,8 +202,8 @@ def minimise(
     )
     sure = "the fewest there can be" if found.exact else "found greedily"
     output.line(
-        f"{len(found.kernels)} of {document['of']} kernels, {sure}: within {within:.3g} of the "
-        f"best on all {len(times)} problems"
+        f"{len(found.kernels)} of {many(document['of'], 'kernel')}, {sure}: within {within:.3g} of "
+        f"the best on {many(len(times), 'problem')}"
     )
     for kernel in found.kernels:
         output.line(kernel)

@@ -24,6 +24,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.measure.sweep import Group
@@ -324,8 +325,8 @@ def _show_forecast(document: dict[str, Any]) -> None:
     from tilewright.cli.sweep_forecast import show_costs
 
     output.line(
-        f"{document['problems']} problems, {document['candidates']} candidates in all; at "
-        "most, if no search ends early:"
+        f"{many(document['problems'], 'problem')}, {many(document['candidates'], 'candidate')} in "
+        "all; at most, if no search ends early:"
     )
     show_costs(document)
     _show_library(document)
@@ -363,13 +364,14 @@ def show(document: dict[str, Any]) -> None:
         }
     )
     if document["out_of_time"]:
-        begun = f"; {len(document['untried'])} problems were not begun" * bool(document["untried"])
+        left = many(len(document["untried"]), "problem")
+        begun = f"; not begun: {left}" * bool(document["untried"])
         output.line(f"the budget ended: repeat the command to continue{begun}")
 
 
 def _show_library(document: dict[str, Any]) -> None:
     for reason, count in document["library"]["none"].items():
-        problems = "1 problem" if count == 1 else f"{count} problems"
+        problems = many(count, "problem")
         output.line(f"no algorithm of the vendor's library for {problems}: {reason}")
 
 

@@ -29,6 +29,7 @@ from tilewright.ops.spelling import spelled
 from tilewright.space import KernelSpace
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import YES, Verdict, no
+from tilewright.wording import many
 
 _MOST_SIZE = 2**31 - 1
 
@@ -195,7 +196,7 @@ class CustomFamily(Defaults):
         total = DEVICE.LAUNCH_US + max(us for _, us in terms)
         terms.append(("launch", DEVICE.LAUNCH_US))
         limit, _ = max(terms, key=lambda term: term[1])
-        facts = (f"{_many(programs, 'workgroup')} in {_many(waves, 'wave')}",)
+        facts = (f"{many(programs, 'workgroup')} in {many(waves, 'wave')}",)
         return Estimate(total, limit, tuple(terms), facts)
 
     def rank(
@@ -341,10 +342,6 @@ class CustomFamily(Defaults):
 def _common(problem: Any, names: Iterable[str]) -> int:
     """How many elements all these sizes and strides are multiples of, of `kinds.ALIGNMENTS`."""
     return math.gcd(kinds.ALIGNMENTS[0], *(getattr(problem, name) for name in names))
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _keywords(d: Declaration) -> dict[str, Keyword]:

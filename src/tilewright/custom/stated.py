@@ -14,6 +14,7 @@ from tilewright.custom.declaration import Array, Declaration, flag
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.nouns import Call, Operand, View
+from tilewright.wording import many
 
 
 def fields(d: Declaration, call: Call) -> tuple[dict[str, Any], int]:
@@ -102,7 +103,7 @@ def _views(d: Declaration, call: Call) -> dict[str, View]:
             )
     if len(call.inputs) != len(first):
         raise BadArgument(
-            f"{d.name} takes {len(first)} operand{'s' * (len(first) != 1)} ({', '.join(first)}) by "
+            f"{d.name} takes {many(len(first), 'operand')} ({', '.join(first)}) by "
             f"position and was given {len(call.inputs)}; pass outputs as out={_by_keyword(d)}"
         )
     views = dict(zip(first, call.inputs, strict=True)) | dict(call.named)

@@ -44,6 +44,7 @@ from tilewright.measure.station import OutOfOrder
 from tilewright.measure.vendor import is_vendor, vendor_build
 from tilewright.ops import MODULES_VARIABLE
 from tilewright.ops.library import library_key, library_of
+from tilewright.wording import many
 
 log = logging.getLogger(__name__)
 
@@ -384,7 +385,7 @@ def places(words: str) -> list[Place]:
         else:
             link.drop()
             left[f"{link.machine}: {place}"] += 1
-    reasons = [f"{count} {resource}{'s' * (count > 1)} of {why}" for why, count in left.items()]
+    reasons = [f"{many(count, resource)} of {why}" for why, count in left.items()]
     if not found:
         raise NoCluster(f"no device of the Ray cluster can be used: {'; '.join(reasons)}")
     for reason in reasons:

@@ -23,6 +23,7 @@ from tilewright.moe.stated import (
     is_recorded,
     numbers,
     of_shared,
+    options,
     rows_of,
 )
 from tilewright.moe.steps import Call, Steps
@@ -193,7 +194,7 @@ def rows_of_experts(x: Any, w1: Any, w2: Any, experts: Any, **layer: Any) -> tup
             f"{of_sum[0]}= belongs to the sum over a token's experts, which rows_of_experts leaves "
             "to the caller"
         )
-    said = Options(**layer)
+    said = options(layer)
     if are_foreign(x, w1, w2):
         x, w1, w2, said = adopted(x, w1, w2, said)
     copied = are_copied(x, w1, w2, said)
@@ -235,7 +236,7 @@ def routed_moe(
         "group_score": group_score,
         "routed_scaling_factor": routed_scaling_factor,
     }
-    said = Options(**layer)
+    said = options(layer)
     arrays = (x, w1, w2, logits, bias, *said.arrays)
     words = ("routed_moe", *routing.values(), *said.words)
     call = Call(words, arrays, (w1, w2, *(said.shared or (None, None))))

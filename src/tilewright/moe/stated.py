@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.arrays import adopt, is_numpy, is_torch
 from tilewright.dtypes import DTYPES, named
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, nearest
 from tilewright.moe.form import Clamp, Form, form, packed
 from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained, operands
 from tilewright.moe.steps import Steps
@@ -92,6 +92,17 @@ class Options:
                 f"x is {rows} and w1 {weights}, which no product takes together: pass x in bf16 or "
                 "fp16, or scale_a=, with which rows are rounded to the weights' 8 bits"
             )
+
+
+def options(layer: Mapping[str, Any]) -> Options:
+    """What a caller passes on to a layer. Raises `BadArgument` for another word."""
+    known = Options.__dataclass_fields__
+    for name in layer.keys() - known.keys():
+        raise BadArgument(
+            f"a layer of experts has no option '{name}'{nearest(name, known)}; it has "
+            f"{', '.join(known)}"
+        )
+    return Options(**layer)
 
 
 OF_SUM = ("weights_first", "shared", "routed_scaling_factor", "out")

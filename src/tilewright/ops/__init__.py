@@ -137,7 +137,13 @@ def family_of(kernel: str) -> Family:
     if not isinstance(kernel, str):
         raise UnknownName(f"{shown(kernel)} is no kernel's name")
     begins = [name for name in families() if kernel.startswith(f"{name}_")]
-    return family(max(begins, key=len) if begins else kernel.partition("_")[0])
+    if begins:
+        return family(max(begins, key=len))
+    known, first = families(), kernel.partition("_")[0]
+    raise UnknownName(
+        f"{shown(kernel, 300)} is no kernel's name, which begins with its operation family"
+        f"{nearest(first, known)}: {', '.join(known)}"
+    )
 
 
 @cache

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument, shown
+from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.tables import file, own
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
@@ -148,25 +148,25 @@ def gather(tables: Tables | None) -> Table | Several | None:
     ``TILEWRIGHT_TABLES`` names, or None if it names none. Raises `BadFile`."""
     if isinstance(tables, Table):
         return tables
-    paths: list[file.PathLike]
     if tables is None:
-        paths = [*(own.stated() or ())]
-    else:
-        paths = [tables] if isinstance(tables, str | os.PathLike) else _several(tables)
-    if not paths:
-        return None
-    return _loaded(paths)
+        try:
+            return _loaded(own.stated() or ())
+        except BadFile as error:
+            raise BadFile(f"{own.ENVIRONMENT}: {error}") from error
+    return _loaded([tables] if isinstance(tables, str | os.PathLike) else _several(tables))
 
 
 def gather_kept() -> Table | Several | None:
     """The tables in the user's folder (`own.kept`) where ``TILEWRIGHT_TABLES`` is not set; None if
     it is, or if there are none. Raises `BadFile`."""
-    paths = own.kept() if own.stated() is None else []
-    return _loaded(paths) if paths else None
+    return _loaded(own.kept()) if own.stated() is None else None
 
 
-def _loaded(paths: Sequence[file.PathLike]) -> Table | Several:
+def _loaded(paths: Sequence[file.PathLike]) -> Table | Several | None:
+    """The tables of these files; None for no file."""
     loaded = [file.load(path) for path in paths]
+    if not loaded:
+        return None
     return loaded[0] if len(loaded) == 1 else Several(loaded)
 
 

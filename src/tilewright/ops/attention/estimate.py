@@ -41,6 +41,7 @@ from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.binder import Context
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Columns, Each, each
+from tilewright.wording import many
 
 PRODUCTS, SOFTMAX, L2, LATENCY, MEMORY, FILL, STEPS, LAUNCH = (
     "matrix units", "softmax", "L2", "waiting for loads", "memory", "fill and drain",
@@ -99,11 +100,11 @@ def estimates(c: Columns, problem: AttentionProblem, device: Device) -> Estimate
 
     def facts(at: int) -> tuple[str, ...]:
         waves = max(1, -(-int(groups[at]) // units)) if groups[at] else 0
-        said = [f"{groups[at]:.0f} tiles in {waves} wave{'s' * (waves != 1)}"]
+        said = [f"{many(round(float(groups[at])), 'tile')} in {many(waves, 'wave')}"]
         mean = walk.mean[at] / splits[at]
         even = longest[at] <= UNEVEN * mean
-        many = f"{mean:.0f}" if even else f"{mean:.0f} to {longest[at]:.0f}"
-        said.append(f"{many} steps each")
+        steps = f"{mean:.0f}" if even else f"{mean:.0f} to {longest[at]:.0f}"
+        said.append(f"{steps} steps each")
         return (*said, f"{splits[at]} splits") if splits[at] > 1 else (*said,)
 
     return Estimates.of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each
+from tilewright.wording import many
 
 PRODUCTS = "matrix units"
 SHARED_MEMORY = "shared memory"
@@ -40,8 +41,8 @@ def estimates(
     us = dict(zip(words, terms, strict=True))
 
     def facts(at: int) -> tuple[str, ...]:
-        said = "1 wave" if waves[at] == 1 else f"{waves[at]:.0f} waves"
-        return f"{parts[at]:.0f} tiles in {said}", f"{fullness[at]:.0%} full"
+        tiles, often = round(float(parts[at])), round(float(waves[at]))
+        return f"{many(tiles, 'tile')} in {many(often, 'wave')}", f"{fullness[at]:.0%} full"
 
     def limiter(at: int) -> str:
         return max(LIMITERS, key=lambda word: float(us[word][at]))

@@ -18,6 +18,7 @@ from tilewright.errors import BadArgument
 from tilewright.printable import printable
 from tilewright.torch.porting import rules
 from tilewright.torch.porting.rules import Found
+from tilewright.wording import many
 
 __all__ = ["Ported", "PortedLayer", "port", "unport"]
 
@@ -65,7 +66,7 @@ class Ported:
 
     def __str__(self) -> str:
         count = len(self.swapped)
-        title = f"{count} module{'s' * (count != 1)} ported, {len(self.kept)} kept"
+        title = f"{many(count, 'module')} ported, {len(self.kept)} kept"
         rows = [
             (layer.name or "(model)", layer.kind, layer.by or f"kept: {layer.why}")
             for layer in self.layers
