@@ -159,10 +159,10 @@ def prefers(problem: Any, config: Any) -> float:
     than `MANY` elements are read again, by the fewest warps; of others too few were timed. And the
     rows that all SMs read in pieces at a time may fill half of L2, since as many results pass
     through it."""
+    score = _tiles.prefers_held(problem, config)
     if config.AGAIN:
         several = problem.columns > _tiles.MANY and problem.rows > 4 * _SMS
-        return float(-1.0 / config.num_warps if several else 32.0 + config.num_warps)
-    score = _tiles.prefers_held(problem, config)
+        return float(-1.0 / config.num_warps if several else score + 0.125)
     if config.HELD:
         return score + (8.0 if config.AHEAD else 0.0)
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
