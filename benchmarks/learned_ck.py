@@ -228,7 +228,8 @@ Chosen = dict[str, list[tuple[float, int]]]
 def choose(seen: Sequence[Sheet], held: Sequence[Sheet], chosen: Chosen) -> None:
     """Add the share of the best speed, and the best kernel's rank, by each way of choosing that
     learned from `seen`, of each sheet in `held`."""
-    trees, _ = fit([x for _, x, _ in seen], [x[:, 0] for _, x, _ in seen], [u for *_, u in seen])
+    features, us = [x for _, x, _ in seen], [u for *_, u in seen]
+    trees, _ = fit(features, [x[:, 0] for x in features], us, [1.0] * len(seen))
     shares: Counter[Kernel] = Counter()
     for kernels, _, us in seen:
         shares.update(dict(zip(kernels, us.min() / us, strict=True)))

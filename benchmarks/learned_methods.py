@@ -4,7 +4,7 @@
     python benchmarks/learned_methods.py silence    # when to believe a model, chosen likewise
     python benchmarks/learned_methods.py noise      # what a model that makes no mistake would reach
     python benchmarks/learned_methods.py data       # with a part of the data
-    python benchmarks/learned_methods.py whole      # on problems with many candidates alone
+    python benchmarks/learned_methods.py twice FIRST SECOND     # what differs from run to run
     python benchmarks/learned_methods.py kernels    # with some kernels of each problem
     python benchmarks/learned_methods.py trade      # many kernels of few problems, or the reverse
     python benchmarks/learned_methods.py figures    # without a fitted figure of the estimate
@@ -12,7 +12,8 @@
 Needs no GPU; needs LightGBM. All of it is worked out from the times in `learned_h200.parquet`, and
 written under the command's name into `learned_methods_h200.json`; there `kernels` and `trade` are
 of the 332 problems that it had at first, `figures` of the 1,631 that it had then, all three with
-trees of 15 leaves. Speeds of the kernel chosen are in percent of the fastest one timed: mean, P10,
+trees of 15 leaves. These and `silence` learn from each class alone, the others from the operation's
+other classes too. Speeds of the kernel chosen are in percent of the fastest one timed: mean, P10,
 least.
 
 methods: problems are held out by kin, in five parts. For each part, each way is judged within the
@@ -28,8 +29,9 @@ noise: times are drawn anew about those measured, as their samples spread. What 
     places of memory is not in it.
 data: of the problems that are not held out, only a part is learned from. Where these are of fewer
     kin than `INNER`, nothing can be held out to set a least gain, and `UNGUARDED` is taken.
-whole: figures of the problems alone that more kernels than `learning_data.KERNELS` were timed on,
-    by models that learned from all others but their kin.
+twice: two files of measurements, of two runs. On problems that both timed, by the kernels that both
+    timed: what the kernel that is fastest in one run is worth in the other, both ways. No choice
+    that a model makes is expected to have a better least.
 kernels: of the problems that are not held out, only some kernels are learned from, as
     `learning_data.fewer` chooses them. Those held out are judged on all kernels timed.
 trade: about as many timings, of many kernels of half the problems or of fewer kernels of more, with
@@ -50,6 +52,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -73,13 +76,22 @@ SHOWN = ("mean", "p10", "least")
 JUDGED = ("estimate", "learned", "served")
 
 
-def sheets() -> Iterator[tuple[str, list[Any]]]:
+@cache
+def measured() -> dict[str, list[Any]]:
     """The problems of each class."""
     from tilewright.learn import matrix
     from tilewright.learn.train import Sheet
 
-    for lesson, blocks in matrix.by_lesson(matrix.blocks(matrix.read([DATA]))).items():
-        yield lesson, [Sheet(block) for block in blocks]
+    lessons = matrix.by_lesson(matrix.blocks(matrix.read([DATA])))
+    return {lesson: [Sheet(block) for block in blocks] for lesson, blocks in lessons.items()}
+
+
+def sheets() -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """The problems of each class, and those of the other classes of its operation."""
+    from tilewright.learn import judge
+
+    for lesson, some in measured().items():
+        yield lesson, some, judge.beside(measured(), lesson)
 
 
 def recorded() -> dict[str, Any]:
@@ -114,19 +126,20 @@ def ways() -> dict[str, Callable[..., Any]]:
     def logarithms(estimated: Any, us: Any) -> list[tuple[Any, Any]]:
         return [(np.log(a), np.log(b)) for a, b in zip(estimated, us, strict=True)]
 
-    def of_residuals(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+    def of_residuals(x: Any, estimated: Any, us: Any, weights: Any, trees: int) -> Any:
         found = [residuals(pair) for pair in logarithms(estimated, us)]
-        targets, weights = (np.concatenate(each) for each in zip(*found, strict=True))
-        data = lightgbm.Dataset(np.concatenate(x), targets, weight=weights)
+        targets = np.concatenate([target for target, _ in found])
+        heavy = np.concatenate([w * own for w, (_, own) in zip(weights, found, strict=True)])
+        data = lightgbm.Dataset(np.concatenate(x), targets, weight=heavy)
         return one("regression", data, trees)
 
-    def of_choices(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+    def of_choices(x: Any, estimated: Any, us: Any, weights: Any, trees: int) -> Any:
         data = lightgbm.Dataset(np.concatenate(x), np.zeros(sum(map(len, us))))
-        return one(listwise(logarithms(estimated, us)), data, trees)
+        return one(listwise(logarithms(estimated, us), weights), data, trees)
 
-    def small(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+    def small(x: Any, estimated: Any, us: Any, weights: Any, trees: int) -> Any:
         with patch.dict(PARAMETERS, num_leaves=15, max_depth=6, learning_rate=0.1):
-            return fit(x, estimated, us, trees)
+            return fit(x, estimated, us, weights, trees)
 
     return {
         "residuals": of_residuals,
@@ -141,19 +154,23 @@ def methods() -> None:
     from tilewright.learn.train import MOST_TREES, train
 
     result = recorded().get("methods", {})
-    for lesson, some in sheets():
+    for lesson, some, others in sheets():
         if lesson in result:
             continue
         ours, parts = ways(), judge.folds(some)
         table = {}
         for name, grow in ours.items():
-            found = judge.crossed(some, lesson, grow=grow)
+            found = judge.crossed(some, lesson, grow=grow, beside=others)
             told = judge.report(found.verdicts, found.guards)
             table[name] = {word: shown(told[word]) for word in ("learned", "served")}
         verdicts, guards, picked = {}, {}, []
         for part in parts:
             rest = [s for n, s in enumerate(some) if n not in {*part}]
-            inner = {n: judge.crossed(rest, lesson, INNER, grow=g) for n, g in ours.items()}
+            away = judge.no_kin(others, [some[n] for n in part])
+            inner = {
+                name: judge.crossed(rest, lesson, INNER, grow=grow, beside=away)
+                for name, grow in ours.items()
+            }
 
             def mean(name: str, inner: Any = inner) -> float:
                 pairs = zip(inner[name].verdicts, inner[name].guards, strict=True)
@@ -161,7 +178,7 @@ def methods() -> None:
 
             best = max(ours, key=mean)
             picked.append(best)
-            model = train(rest, lesson, MOST_TREES, ours[best])
+            model = train(rest, lesson, MOST_TREES, ours[best], away)
             guard = judge.guard(inner[best].verdicts)
             for n in part:
                 verdicts[n], guards[n] = judge.verdict(model, some[n]), guard
@@ -253,7 +270,7 @@ def silence() -> None:
         for says, set_guard in beliefs().items()
     }
     outer, inner = {}, {}
-    classes = dict(sheets())
+    classes = measured()
     for lesson, some in classes.items():
         outer[lesson] = held_out(lesson, some, judge.FOLDS)
         for at, part in enumerate(judge.folds(some)):
@@ -300,6 +317,8 @@ def silence() -> None:
 
 
 DRAWN = 50
+FEWEST = 6
+"""Kernels that two runs have both timed on a problem."""
 
 
 def noise() -> None:
@@ -339,6 +358,35 @@ def noise() -> None:
     record("noise", result)
 
 
+def twice(paths: Sequence[Path]) -> None:
+    from tilewright.learn import judge, matrix
+
+    first, second = (
+        {block.problem: block for block in matrix.blocks(matrix.read([path]))} for path in paths
+    )
+    found: dict[str, list[tuple[float, float]]] = {}
+    for lesson, some in matrix.by_lesson([*first.values()]).items():
+        for block in some:
+            other = second.get(block.problem)
+            both = [config for config in block.us if other and config in other.us]
+            if other and len(both) >= FEWEST:
+                a, b = (min(both, key=one.us.__getitem__) for one in (block, other))
+                shares = other.us[b] / other.us[a], block.us[a] / block.us[b]
+                found.setdefault(lesson, []).append(shares)
+    result = {}
+    for lesson, pairs in found.items():
+        sides = {"in the second": 0, "in the first": 1}
+        result[lesson] = {
+            "problems": len(pairs),
+            **{
+                word: shown(judge.figures_of([(pair[side], 1) for pair in pairs]))
+                for word, side in sides.items()
+            },
+        }
+        print(lesson, json.dumps(result[lesson]), flush=True)
+    record("twice", result)
+
+
 # --- how much data ----------------------------------------------------------------------------
 
 
@@ -347,20 +395,25 @@ def chance(of: Any) -> str:
 
 
 def judged(
-    lesson: str, some: Sequence[Any], taught: Callable[[Sequence[Any]], Sequence[Any]]
+    lesson: str,
+    some: Sequence[Any],
+    taught: Callable[[Sequence[Any]], Sequence[Any]],
+    others: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    """What models are worth on problems held out that learn from `taught` of the others."""
+    """What models are worth on problems held out that learn from `taught` of the rest, and of those
+    of the operation's other classes."""
     from tilewright.learn import judge
     from tilewright.learn.train import MOST_TREES, train
 
     verdicts, guards, counts = {}, {}, []
     for part in judge.folds(some):
         few = taught([s for n, s in enumerate(some) if n not in {*part}])
+        beside = taught(judge.no_kin(others, [some[n] for n in part])) if others else ()
         counts.append((len(few), sum(len(sheet.block.us) for sheet in few)))
         guard = judge.Guard(UNGUARDED)
         if not judge.too_few(few, INNER):
-            guard = judge.guard(judge.crossed(few, lesson, INNER).verdicts)
-        model = train(few, lesson, MOST_TREES)
+            guard = judge.guard(judge.crossed(few, lesson, INNER, beside=beside).verdicts)
+        model = train(few, lesson, MOST_TREES, beside=beside)
         for n in part:
             verdicts[n], guards[n] = judge.verdict(model, some[n]), guard
     numbers = range(len(some))
@@ -376,7 +429,7 @@ def judged(
 
 def data() -> None:
     result = recorded().get("data", {})
-    for lesson, some in sheets():
+    for lesson, some, others in sheets():
         if lesson in result:
             continue
         result[lesson] = {
@@ -386,29 +439,12 @@ def data() -> None:
                 lambda rest, share=share: sorted(rest, key=lambda s: chance(s.block.problem))[
                     : max(2, round(share * len(rest)))
                 ],
+                others,
             )
             for share in SHARES
         }
         print(lesson, json.dumps(result[lesson]), flush=True)
         record("data", result)
-
-
-def whole() -> None:
-    from learning_data import KERNELS
-    from tilewright.learn import judge
-
-    result = {}
-    for lesson, some in sheets():
-        found = judge.crossed(some, lesson)
-        pairs = zip(found.verdicts, found.guards, strict=True)
-        many = [(v, guard) for v, guard in pairs if v.candidates > KERNELS]
-        if not many:
-            continue
-        told = judge.report([v for v, _ in many], [guard for _, guard in many])
-        counts = {word: told[word] for word in ("problems", "candidates", "spoke")}
-        result[lesson] = {**counts, **{word: shown(told[word]) for word in JUDGED}}
-        print(lesson, json.dumps(result[lesson]), flush=True)
-    record("whole", result)
 
 
 def cut(some: Sequence[Any], count: int, draw: str = "") -> list[Any]:
@@ -434,7 +470,7 @@ def cut(some: Sequence[Any], count: int, draw: str = "") -> list[Any]:
 
 def kernels() -> None:
     result = recorded().get("kernels", {})
-    for lesson, some in sheets():
+    for lesson, some in measured().items():
         if lesson in result:
             continue
         result[lesson] = {
@@ -449,7 +485,7 @@ def trade() -> None:
     from tilewright.learn.train import PARAMETERS
 
     result = recorded().get("trade", {})
-    for lesson, some in sheets():
+    for lesson, some in measured().items():
         if lesson in result:
             continue
         found: dict[str, Any] = {}
@@ -560,18 +596,21 @@ def figures(files: Sequence[str]) -> None:
 
 
 COMMANDS = {
-    "methods": methods, "silence": silence, "noise": noise, "data": data, "whole": whole,
+    "methods": methods, "silence": silence, "noise": noise, "data": data,
     "kernels": kernels, "trade": trade,
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=[*COMMANDS, "figures"])
+    parser.add_argument("command", choices=[*COMMANDS, "figures", "twice"])
+    parser.add_argument("runs", nargs="*", type=Path, help="two files, of `twice`")
     parser.add_argument("--files", nargs="+", choices=FILES, default=FILES, help="of `figures`")
     args = parser.parse_args()
     if args.command == "figures":
         figures(args.files)
+    elif args.command == "twice":
+        twice(args.runs)
     else:
         COMMANDS[args.command]()
 

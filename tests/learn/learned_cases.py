@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import arch, ops
+from tilewright.learn.matrix import Block
 from tilewright.measure.measurement import Environment, Measurement, Settings
 from tilewright.measure.results import Results
+from tilewright.select.trees import LEAF, Trees
 
 GEMM = ops.family("gemm")
 H200 = arch.device("h200_sxm")
@@ -19,6 +21,7 @@ PROBLEMS = [
     for n, k in ((1024, 1024), (2048, 1024), (1024, 4096), (4096, 2048), (512, 8192), (3072, 3072))
     for m in (64, 256, 1024)
 ]
+STUMP = Trees((LEAF,), (0.0,), (0,), (0,), (0,))
 FACTORS = {"basic": 0.8, "tma": 1.1, "gluon_ws": 1.2, "small_m": 1.05}
 VERSIONS = Environment((("tilewright", "0.1.0"), ("triton", "3.6.0")), "driver")
 QUICK = Settings(timer="graph", cache="rotated", min_samples=3, max_samples=3)
@@ -33,6 +36,11 @@ def configs(problem: Any) -> list[Any]:
 def us_of(config: Any, problem: Any) -> float:
     factor = FACTORS.get(config.pipeline, 1.0)
     return float(GEMM.estimate(config, problem, H200).total_us * factor)
+
+
+def block(problem: Any) -> Block:
+    us = {config: us_of(config, problem) for config in configs(problem)}
+    return Block(problem, H200, VERSIONS, QUICK, us)
 
 
 def measurements() -> Iterator[Measurement]:

@@ -148,6 +148,7 @@ def test_kin_are_what_says_much_about_each_other():
     one = gemm.problem_type(64, 128, 256)
     assert gemm.kin(one) == gemm.kin(replace(one, m=65, alignment=0))
     assert gemm.kin(one) != gemm.kin(gemm.problem_type(64, 128, 512))
+    assert gemm.kin(one) == gemm.kin(replace(one, n=120, ldb=0, ldc=0))  # in fp8 they are the same
     layer = conv.problem_type(8, 64, 64, (32, 32), (3, 3), pad=(1, 1))
     assert conv.kin(layer) == conv.kin(replace(layer, n=16))
     assert conv.kin(layer) == conv.kin(replace(layer, spatial=(64, 64)))
@@ -189,6 +190,54 @@ def test_a_problem_held_out_has_no_part_in_its_model_or_its_guard(
     for problem, model in asked:
         assert GEMM.kin(problem) not in {GEMM.kin(other) for other in seen[model]}
     assert {*found.guards} == {12}
+
+
+@pytest.fixture(scope="module")
+def halves() -> list[train.Sheet]:
+    """Problems of another class, of the kin of some of the sheets', whose kernels err alike."""
+    names = {"dtype_a": "fp16", "dtype_b": "fp16", "dtype_c": "fp16"}
+    problems = [replace(problem, **names) for problem in PROBLEMS[::2]]
+    return [train.Sheet(learned_cases.block(problem)) for problem in problems]
+
+
+def test_other_classes_are_learned_from_without_kin_held_out(
+    sheets: list[train.Sheet], halves: list[train.Sheet], monkeypatch: Any
+):
+    every = {"gemm_bf16": sheets, "gemm_fp16": halves}
+    assert judge.beside(every, "gemm_fp16") == sheets
+    calls: list[tuple[set[Any], set[Any], Any]] = []
+
+    def trained(some: Any, lesson: str, trees: int, grow: Any, beside: Any) -> Any:
+        calls.append(tuple({GEMM.kin(s.block.problem) for s in side} for side in (some, beside)))
+        return None
+
+    monkeypatch.setattr(judge, "train", trained)
+    monkeypatch.setattr(judge, "verdict", lambda *_: None)
+    monkeypatch.setattr(judge, "guard", len)
+    judge.crossed(halves, "gemm_fp16", 3, beside=sheets)
+    assert len(calls) == 3
+    for own, other in calls:
+        assert other == own and len(own) < 6  # those held out are of the kin that lack
+
+
+def test_other_classes_weigh_less_and_what_only_they_have_is_not_asked_about(
+    sheets: list[train.Sheet], halves: list[train.Sheet]
+):
+    told: list[Any] = []
+
+    def grow(x: Any, estimated: Any, us: Any, weights: Any, trees: int) -> Any:
+        told.append((len(x), [*weights]))
+        return learned_cases.STUMP, [1.0] * x[0].shape[1]
+
+    own = [halves[0], halves[3]]  # of 64 rows
+    model = train.train(own, "gemm_fp16", 2, grow, sheets)
+    assert told == [(20, [1.0, 1.0] + [train.BESIDE] * 18)]
+    assert model.made["beside"] == 18 and model.made["problems"] == 2
+    ranges = {one.name: one for one in model.features}
+    assert ranges["problem.dtype_a"].words == ("fp16",)
+    assert ranges["problem.m"].high == 64
+    assert "was not among" in model.unseen(sheets[0].described)  # a class is asked about its own
+    assert not model.unseen(own[0].described)
 
 
 def one(estimate: float, model: float, gain: float, kind: str = "") -> Any:
@@ -239,6 +288,14 @@ def test_what_is_planted_is_learned_and_judged_on_problems_held_out(learned: Any
     assert told["served"]["top_1"] > told["estimate"]["top_1"]
     assert sum(g["problems"] for g in told["by_kind"].values()) == len(PROBLEMS)
     assert sum(g["problems"] for g in told["by_pipeline"].values()) == len(PROBLEMS)
+    counts = {v.problem: v.candidates for v in found.verdicts}
+    ranges = {"16 to 39": range(16, 40), "40 to 63": range(40, 64)}
+    assert {word: g["problems"] for word, g in told["by_candidates"].items()} == {
+        word: n for word, some in ranges.items() if (n := sum(c in some for c in counts.values()))
+    }
+    assert [judge._range(n) for n in (2, 15, 16, 63, 64)] == [
+        "2 to 15", "2 to 15", "16 to 39", "40 to 63", "64 and more",
+    ]  # fmt: skip
     assert next(iter(model.made["importance"])) == "config.pipeline"
     assert 0 < model.least_gain < 0.2
     assert (model.archs, model.devices) == (("sm_90",), (H200.name,))
@@ -275,8 +332,11 @@ def test_residuals_are_centred_and_fast_kernels_weigh_more(sheets: list[train.Sh
 
 def test_the_objective_draws_choices_to_the_fastest_kernel():
     guess, log = np.log([2.0, 1.0, 3.0]), np.log([1.0, 1.2, 3.0])
-    slope = train.listwise([(guess, log), (log, log)])
+    slope = train.listwise([(guess, log), (log, log)], [1.0, 1.0])
     first, bend = slope(np.zeros(6), None)
+    light = train.listwise([(guess, log), (log, log)], [0.5, 1.0])(np.zeros(6), None)
+    assert light[0][:3] == pytest.approx(first[:3] / 2)
+    assert light[1] == pytest.approx(bend * [0.5, 0.5, 0.5, 1.0, 1.0, 1.0])
     assert first[0] > 0 > first[1] and bend.min() > 0  # the first is to be expected to be faster
     assert first[3:] == pytest.approx(np.zeros(3))  # nothing is wrong with exact estimates
 

@@ -115,17 +115,18 @@ def train(
 
     Name the file in TILEWRIGHT_MODELS to use it.
     """
-    from tilewright.learn.judge import learn
+    from tilewright.learn.judge import beside, learn
     from tilewright.select.model import Models, save
 
     if out.suffix != ".json":
         raise BadArgument(f"-o {out}: models are put in a .json file")
     _can_be_written(page)
     found, lessons = [], {}
-    taught, left_out = _foldable(_sheets(inputs, classes), count)
+    every = _sheets(inputs)
+    taught, left_out = _foldable(_of_classes(every, classes), count)
     for lesson, sheets in taught.items():
         with output.busy(f"training a model of {lesson}, {len(sheets)} problems"):
-            model, judged = learn(sheets, lesson, count, trees)
+            model, judged = learn(sheets, lesson, count, trees, beside(every, lesson))
         found.append(model)
         lessons[lesson] = {
             **_judged(judged),
@@ -181,7 +182,7 @@ def evaluate(
     """Compare the kernels that the estimate and the models choose with the fastest one measured:
     mean, median, P10 and least speed, by kind of problem and by pipeline, with the number of
     candidates."""
-    from tilewright.learn.judge import applied, crossed, seen, worst
+    from tilewright.learn.judge import applied, beside, crossed, seen, worst
 
     for option, value in (("--folds", folds), ("--trees", most)):
         if models and value is not None:
@@ -190,7 +191,8 @@ def evaluate(
     _can_be_written(page)
     known = _models(models) if models else None
     lessons: dict[str, Any] = {}
-    measured = _sheets(inputs, classes)
+    every = _sheets(inputs)
+    measured = _of_classes(every, classes)
     if known is None:
         measured, left_out = _foldable(measured, count)
     else:
@@ -200,7 +202,7 @@ def evaluate(
         learned_from = 0
         if known is None:
             with output.busy(f"training without each fold of {len(sheets)} problems"):
-                found = crossed(sheets, lesson, count, trees)
+                found = crossed(sheets, lesson, count, trees, beside=beside(every, lesson))
         elif (model := known.get(lesson)) is not None:
             found = applied(model, sheets)
             importance = _importance(model)
@@ -291,7 +293,7 @@ def compare(
     known = {str(path): _models([path]) for path in models}
     rows: list[dict[str, Any]] = []
     left_out: dict[str, list[str]] = {}
-    for lesson, sheets in _sheets(inputs, None).items():
+    for lesson, sheets in _sheets(inputs).items():
         for path, of_file in known.items():
             if (model := of_file.get(lesson)) is not None:
                 judged = _judged(applied(model, sheets))
@@ -398,23 +400,27 @@ def _show_suggested(document: Mapping[str, Any]) -> None:
 # --- what commands share ------------------------------------------------------------------------
 
 
-def _sheets(inputs: Sequence[Path], classes: Sequence[str] | None) -> dict[str, list[Sheet]]:
-    """What was measured, by class. Raises `BadArgument` for a class of which nothing was."""
+def _sheets(inputs: Sequence[Path]) -> dict[str, list[Sheet]]:
+    """What was measured, by class. Raises `BadArgument` if nothing was."""
     from tilewright.learn.matrix import blocks, by_lesson, read
     from tilewright.learn.train import Sheet
 
     with output.busy(f"reading {', '.join(map(str, inputs))}"):
         found: dict[str, list[Block]] = by_lesson(blocks(read(inputs)))
-    for name in classes or ():
-        if name not in found:
-            raise BadArgument(f"no problem is of class '{name}'; there are {', '.join(found)}")
     if not found:
         raise BadArgument("nothing to learn from: no problem has times of two kernels on a GPU")
-    return {
-        lesson: [Sheet(block) for block in listed]
-        for lesson, listed in found.items()
-        if not classes or lesson in classes
-    }
+    return {lesson: [Sheet(block) for block in listed] for lesson, listed in found.items()}
+
+
+def _of_classes(
+    measured: Mapping[str, list[Sheet]], classes: Sequence[str] | None
+) -> dict[str, list[Sheet]]:
+    """Those of `classes`, by default of all. Raises `BadArgument` for a class of which nothing was
+    measured."""
+    for name in classes or ():
+        if name not in measured:
+            raise BadArgument(f"no problem is of class '{name}'; there are {', '.join(measured)}")
+    return {lesson: some for lesson, some in measured.items() if not classes or lesson in classes}
 
 
 def _foldable(
@@ -516,12 +522,14 @@ def _show_figures(one: Mapping[str, Any]) -> None:
 
     rows: list[tuple[Any, ...]] = []
     groups = {"all": one, **one["by_kind"]}
+    counts = one.get("by_candidates", {})  # models of earlier versions say nothing of it
+    groups |= {f"candidates: {name}": group for name, group in counts.items()}
     groups |= {f"best: {name}": group for name, group in one["by_pipeline"].items()}
     for name, group in groups.items():
         for way in ("estimate", "served"):
             figures = (f"{group[way][f]:.1f}" for f in FIGURES)
-            counts = (group["problems"], f"{group['candidates']:.0f}")
-            rows.append((name, *counts, way, *figures))
+            of = (group["problems"], f"{group['candidates']:.0f}")
+            rows.append((name, *of, way, *figures))
     output.table(("problems of", "count", "candidates", "choice", *FIGURES), rows)
     output.line(f"the model chose for {one['spoke']} problems")
     for why, count in one["silent"].items():

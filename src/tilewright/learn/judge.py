@@ -1,16 +1,17 @@
 """How good a choice is: the time of the best kernel measured over that of the kernel chosen.
 
-A model is judged on problems of which it saw none of their kin (`Family.kin`): `crossed` trains it
-without each fold of kin in turn. Where a model is believed (`Guard`) is set on such problems too,
-and judged on others than it was set on.
+A model is judged on problems of which it saw none of their kin (`Family.kin`), in its own class or
+in others: `crossed` trains it without each fold of kin in turn. Where a model is believed (`Guard`)
+is set on such problems too, and judged on others than it was set on.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from tilewright import ops
@@ -23,6 +24,8 @@ from tilewright.select.model import MOST_GAIN, Model
 FOLDS = 5
 GAINS = (0.0, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, MOST_GAIN)
 """Gains (as logarithms) among which the least one is set; from the last one, never."""
+CANDIDATES = (2, 16, 40, 64)
+"""Where ranges of the number of kernels measured begin."""
 FIRST = 5
 FIGURES = ("mean", "median", "p10", "least", "top_1", "top_5")
 """Of shares of the best kernel's speed, in percent, and of ranks (`report`)."""
@@ -100,6 +103,24 @@ def verdict(model: Model, sheet: Sheet) -> Verdict:
     )
 
 
+def beside(measured: Mapping[str, Sequence[Sheet]], lesson: str) -> list[Sheet]:
+    """Of all sheets by class those of the other classes of an operation, which a model of `lesson`
+    learns from too."""
+    family = measured[lesson][0].block.problem.family
+    return [
+        sheet
+        for other, sheets in measured.items()
+        for sheet in sheets
+        if other != lesson and sheet.block.problem.family == family
+    ]
+
+
+def no_kin(sheets: Sequence[Sheet], held: Sequence[Sheet]) -> list[Sheet]:
+    """Those of `sheets` that are of no kin of `held`."""
+    kins = {*map(_kin, held)}
+    return [sheet for sheet in sheets if _kin(sheet) not in kins]
+
+
 def too_few(sheets: Sequence[Sheet], count: int = FOLDS) -> str:
     """Why sheets cannot be held out in `count` parts; ``""`` if they can."""
     kins = len(_kins(sheets))
@@ -114,9 +135,13 @@ def _kins(sheets: Sequence[Sheet]) -> dict[Hashable, list[int]]:
     """The numbers of sheets by the kin of their problems."""
     kins: dict[Hashable, list[int]] = {}
     for number, sheet in enumerate(sheets):
-        problem = sheet.block.problem
-        kins.setdefault(ops.family(problem.family).kin(problem), []).append(number)
+        kins.setdefault(_kin(sheet), []).append(number)
     return kins
+
+
+def _kin(sheet: Sheet) -> Hashable:
+    problem = sheet.block.problem
+    return ops.family(problem.family).kin(problem)
 
 
 def folds(sheets: Sequence[Sheet], count: int = FOLDS) -> list[list[int]]:
@@ -144,15 +169,17 @@ def crossed(
     count: int = FOLDS,
     trees: int = MOST_TREES,
     grow: Grow | None = None,
+    beside: Sequence[Sheet] = (),
 ) -> Judged:
-    """Train without each fold and judge on it. grow: as `train` has it. Raises as `folds` and
-    `train` do."""
+    """Train without each fold and judge on it. grow, beside: as `train` has them. Raises as `folds`
+    and `train` do."""
     parts = folds(sheets, count)
     found: dict[int, Verdict] = {}
     for part in parts:
         held = set(part)
         seen = [sheet for number, sheet in enumerate(sheets) if number not in held]
-        model = train(seen, lesson, trees, grow)
+        others = no_kin(beside, [sheets[number] for number in part])
+        model = train(seen, lesson, trees, grow, others)
         found |= {number: verdict(model, sheets[number]) for number in part}
     guards: dict[int, Guard] = {}
     for part in parts:
@@ -210,12 +237,16 @@ def brings(verdicts: Sequence[Verdict], guard: Guard) -> tuple[float, float]:
 
 
 def learn(
-    sheets: Sequence[Sheet], lesson: str, count: int = FOLDS, trees: int = MOST_TREES
+    sheets: Sequence[Sheet],
+    lesson: str,
+    count: int = FOLDS,
+    trees: int = MOST_TREES,
+    beside: Sequence[Sheet] = (),
 ) -> tuple[Model, Judged]:
     """A model of all sheets, with the guard that cross-validation sets, and the verdicts of
     that."""
-    found = crossed(sheets, lesson, count, trees)
-    model = train(sheets, lesson, trees)
+    found = crossed(sheets, lesson, count, trees, beside=beside)
+    model = train(sheets, lesson, trees, beside=beside)
     told = report(found.verdicts, found.guards)
     made = {**model.made, "folds": count, "judged": told, "worst": worst(found)}
     return replace(model, **asdict(guard(found.verdicts)), made=made), found
@@ -225,15 +256,19 @@ def learn(
 
 
 def report(verdicts: Sequence[Verdict], guards: Sequence[Guard]) -> dict[str, Any]:
-    """Figures as plain data, over all problems, by kind and by the best kernel's pipeline.
+    """Figures as plain data, over all problems, by kind, by the best kernel's pipeline, and by the
+    number of kernels that were measured: the more, the harder to choose the fastest.
 
     guards: that of each verdict.
     """
-    numbered = [*enumerate(verdicts)]
     groups: dict[str, dict[str, list[int]]] = {"by_kind": {}, "by_pipeline": {}}
-    for number, one in numbered:
+    for number, one in enumerate(verdicts):
         groups["by_kind"].setdefault(one.kind, []).append(number)
         groups["by_pipeline"].setdefault(one.best.pipeline, []).append(number)
+    groups = {name: dict(sorted(group.items())) for name, group in groups.items()}
+    groups["by_candidates"] = {}
+    for number, one in sorted(enumerate(verdicts), key=lambda each: each[1].candidates):
+        groups["by_candidates"].setdefault(_range(one.candidates), []).append(number)
 
     def figures(numbers: Iterable[int]) -> dict[str, Any]:
         listed = [(verdicts[n], guards[n]) for n in numbers]
@@ -251,10 +286,18 @@ def report(verdicts: Sequence[Verdict], guards: Sequence[Guard]) -> dict[str, An
         **figures(range(len(verdicts))),
         "silent": dict(silent.most_common()),
         **{
-            name: {word: figures(numbers) for word, numbers in sorted(group.items())}
+            name: {word: figures(numbers) for word, numbers in group.items()}
             for name, group in groups.items()
         },
     }
+
+
+def _range(candidates: int) -> str:
+    """The range that a number of candidates is in."""
+    for low, high in pairwise(CANDIDATES):
+        if candidates < high:
+            return f"{low} to {high - 1}"
+    return f"{CANDIDATES[-1]} and more"
 
 
 def _because(why: str) -> str:

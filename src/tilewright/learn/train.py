@@ -4,7 +4,9 @@ A model is the mean of two, which err in different ways. One half of the trees i
 estimated), less what all kernels of a problem have in common: only their order matters. A kernel
 weighs (best / its time)^4, since to rank slow ones wrong costs nothing. The other half makes
 choices by chance, the faster kernel the likelier, as they would be by the times measured
-(`listwise`). LightGBM grows the trees; it is imported here alone.
+(`listwise`). Problems of the operation's other classes are learned from beside those of the model's
+own, with less weight: much of what the estimate gets wrong is the same for other dtypes and
+directions. LightGBM grows the trees; it is imported here alone.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ WEIGHT = 4
 SOFTNESS = 0.05
 """The logarithm of a ratio of times by which one kernel is e times likelier than another."""
 DECIMALS, FIGURES = 5, 6
+BESIDE = 0.3
+"""The weight of a problem of another class."""
 LEAST_BEND = 0.002
 """Second derivatives below this would make steps too long."""
 MOST_WORDS = 16
@@ -63,27 +67,42 @@ class Sheet:
         return np.array([self.block.us[config] for config in self.described.pool])
 
 
-def features_of(sheets: Sequence[Sheet]) -> tuple[Feature, ...]:
-    """The features that all sheets have, with what a model of them may be asked about."""
+def features_of(sheets: Sequence[Sheet], beside: Sequence[Sheet] = ()) -> tuple[Feature, ...]:
+    """The features that all sheets have. What a model may be asked about is what was seen in
+    `sheets`, but for words: those of `beside` alone follow the others (`asked_of`)."""
     import numpy as np
 
-    names = dict.fromkeys(name for sheet in sheets for name in sheet.described.names())
+    every = [*sheets, *beside]
+    names = dict.fromkeys(name for sheet in every for name in sheet.described.names())
     found = []
     for name in names:
-        columns = [sheet.described.column(name) for sheet in sheets]
+        columns = [sheet.described.column(name) for sheet in every]
         if any(column is None for column in columns):
             continue
         kinds = {np.asarray(column).dtype.kind for column in columns}
+        own = columns[: len(sheets)]
         if kinds <= {"U"}:
-            words = sorted({str(w) for column in columns for w in np.unique(np.asarray(column))})
+            words = tuple(dict.fromkeys((*_words(own), *_words(columns))))
             if len(words) <= MOST_WORDS:
-                found.append(Feature(name, tuple(words)))
+                found.append(Feature(name, words))
         elif "U" not in kinds:
-            low = min(float(np.min(column)) for column in columns)
-            high = max(float(np.max(column)) for column in columns)
+            low = min(float(np.min(column)) for column in own)
+            high = max(float(np.max(column)) for column in own)
             if np.isfinite([low, high]).all():
                 found.append(Feature(name, (), *_believed(low, high)))
     return tuple(found)
+
+
+def asked_of(feature: Feature, sheets: Sequence[Sheet]) -> Feature:
+    """A feature without the words that were not seen in `sheets`; the others keep their numbers."""
+    seen = len(_words([sheet.described.column(feature.name) for sheet in sheets if feature.words]))
+    return replace(feature, words=feature.words[:seen])
+
+
+def _words(columns: Sequence[Any]) -> tuple[str, ...]:
+    import numpy as np
+
+    return tuple(sorted({str(w) for column in columns for w in np.unique(np.asarray(column))}))
 
 
 def _believed(low: float, high: float) -> tuple[float, float]:
@@ -94,29 +113,39 @@ def _believed(low: float, high: float) -> tuple[float, float]:
     return low / MARGIN if low > 0 else low * MARGIN, high * MARGIN if high > 0 else high / MARGIN
 
 
-Grow = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], int], tuple[Trees, list[float]]]
+Grow = Callable[
+    [Sequence[Any], Sequence[Any], Sequence[Any], Sequence[float], int],
+    tuple[Trees, list[float]],
+]
 """As `fit`."""
 
 
 def train(
-    sheets: Sequence[Sheet], lesson: str, trees: int = MOST_TREES, grow: Grow | None = None
+    sheets: Sequence[Sheet],
+    lesson: str,
+    trees: int = MOST_TREES,
+    grow: Grow | None = None,
+    beside: Sequence[Sheet] = (),
 ) -> Model:
     """A model of the class of problems `lesson` from these sheets, of at most so many trees. Its
     `least_gain` is 0: `judge` sets it. The same sheets give the same model. Raises `BadArgument`
     without any, and `TilewrightError` without LightGBM.
 
-    grow: makes the trees; by default `fit`.
+    grow: makes the trees; by default `fit`. beside: sheets of the operation's other classes, which
+    are learned from with the weight `BESIDE`.
     """
 
     if not sheets:
         raise BadArgument(f"{lesson}: there is nothing to learn from")
     if trees < 2:
         raise BadArgument(f"{trees} trees: a model has two halves, each of one tree at least")
-    features = features_of(sheets)
+    features, every = features_of(sheets, beside), [*sheets, *beside]
     asked = Asked(features)
-    x = [asked.rows(sheet.described)[0] for sheet in sheets]
-    estimated, us = [s.described.us for s in sheets], [s.us for s in sheets]
-    grown, importance = (grow or fit)(x, estimated, us, trees)
+    x = [asked.rows(sheet.described)[0] for sheet in every]
+    estimated, us = [s.described.us for s in every], [s.us for s in every]
+    weights = [1.0] * len(sheets) + [BESIDE] * len(beside)
+    grown, importance = (grow or fit)(x, estimated, us, weights, trees)
+    features = tuple(asked_of(one, sheets) for one in features)
     # What no tree asks about stays if it was the same for all: of another value, nothing is known.
     kept = [
         at
@@ -142,6 +171,7 @@ def train(
         0.0,
         made={
             **provenance(found),
+            "beside": len(beside),
             "marks": sorted({mark(block.problem) for block in found}),
             "importance": {
                 name: round(share, 4)
@@ -154,11 +184,15 @@ def train(
 
 
 def fit(
-    x: Sequence[Any], estimated: Sequence[Any], us: Sequence[Any], trees: int = MOST_TREES
+    x: Sequence[Any],
+    estimated: Sequence[Any],
+    us: Sequence[Any],
+    weights: Sequence[float],
+    trees: int = MOST_TREES,
 ) -> tuple[Trees, list[float]]:
     """Trees that correct estimates, and how much each feature brought. The arguments have an array
-    for each problem: the features of its kernels, their estimates and their times. Raises
-    `TilewrightError` without LightGBM."""
+    for each problem: the features of its kernels, their estimates and their times; and its weight.
+    Raises `TilewrightError` without LightGBM."""
     import numpy as np
 
     try:
@@ -167,10 +201,12 @@ def fit(
         raise TilewrightError("training needs LightGBM: pip install 'tilewright[learn]'") from None
     rows = np.concatenate(x)
     logs = [(np.log(a), np.log(b)) for a, b in zip(estimated, us, strict=True)]
-    targets, weights = (np.concatenate(each) for each in zip(*map(residuals, logs), strict=True))
+    found = [residuals(pair) for pair in logs]
+    targets = np.concatenate([target for target, _ in found])
+    heavy = np.concatenate([w * own for w, (_, own) in zip(weights, found, strict=True)])
     halves = (
-        ("regression", lightgbm.Dataset(rows, targets, weight=weights), trees - trees // 2),
-        (listwise(logs), lightgbm.Dataset(rows, np.zeros(len(rows))), trees // 2),
+        ("regression", lightgbm.Dataset(rows, targets, weight=heavy), trees - trees // 2),
+        (listwise(logs, weights), lightgbm.Dataset(rows, np.zeros(len(rows))), trees // 2),
     )
     boosters = [
         lightgbm.train({**PARAMETERS, "objective": objective}, data, num_boost_round=count)
@@ -191,15 +227,21 @@ def residuals(logs: tuple[Any, Any]) -> tuple[Any, Any]:
     return log - guess - np.average(log - guess, weights=weights), weights
 
 
-def listwise(logs: Sequence[tuple[Any, Any]]) -> Callable[[Any, Any], tuple[Any, Any]]:
+def listwise(
+    logs: Sequence[tuple[Any, Any]], weights: Sequence[float]
+) -> Callable[[Any, Any], tuple[Any, Any]]:
     """An objective of LightGBM: the cross-entropy of choosing a problem's kernel by the times
     expected, where it is chosen by the times measured. A kernel is chosen with a probability that
     falls with the logarithm of its time over `SOFTNESS`.
 
-    logs: for each problem the logarithms of its kernels' estimates, and of their times.
+    logs: for each problem the logarithms of its kernels' estimates, and of their times. weights: of
+        each problem.
     """
     import numpy as np
 
+    heavy = np.concatenate(
+        [np.full(len(log), w) for w, (_, log) in zip(weights, logs, strict=True)]
+    )
     ends = np.cumsum([len(log) for _, log in logs])[:-1]
     wanted = [_softmax(-log / SOFTNESS) for _, log in logs]
 
@@ -209,7 +251,7 @@ def listwise(logs: Sequence[tuple[Any, Any]]) -> Callable[[Any, Any], tuple[Any,
             for (guess, _), chosen, more in zip(logs, wanted, np.split(found, ends), strict=True)
         ]
         slopes, bends = (np.concatenate([pair[i] for pair in made]) for i in range(2))
-        return slopes, np.maximum(bends, LEAST_BEND) / SOFTNESS
+        return heavy * slopes, heavy * np.maximum(bends, LEAST_BEND) / SOFTNESS
 
     return gradients
 

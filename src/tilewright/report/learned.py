@@ -69,7 +69,9 @@ def _lesson(name: str, one: Mapping[str, Any]) -> str:
                 for word, g in one[key].items()
             ],
         )
-        for key, title in (("by_kind", "kind"), ("by_pipeline", "best pipeline"))
+        for key, title in (
+            ("by_kind", "kind"), ("by_pipeline", "best pipeline"), ("by_candidates", "kernels"),
+        )
     ]  # fmt: skip
     learned_from = f" It learned from {one['seen']} of these problems." if one.get("seen") else ""
     silent = ", ".join(f"{count}: {why}" for why, count in one["silent"].items()) or "never"
@@ -85,7 +87,7 @@ def _lesson(name: str, one: Mapping[str, Any]) -> str:
 {table(("choice", *FIGURES), rows)}
 <h3>Every problem, the worst first</h3>
 {_curves(one["curves"])}
-<h3>By kind of problem, and by the pipeline of the best kernel</h3>
+<h3>By kind of problem, pipeline of the best kernel, and number of kernels measured</h3>
 {"".join(groups)}
 <h3>Where it loses most</h3>
 {table(("problem", "kind", "estimate", "served", "chosen"), worst)}
