@@ -57,7 +57,7 @@ setup: .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-.venv/docs.stamp: pyproject.toml constraints.txt .venv/demo.stamp
+.venv/docs.stamp: pyproject.toml constraints.txt .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	touch $@
 

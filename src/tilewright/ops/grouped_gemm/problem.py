@@ -90,8 +90,8 @@ class GroupedGemmProblem(Problem):
     strides_sa, strides_sb, strides_zb: strides of the scales and zero points, in elements; () means
     packed.
     quant: ``block``: C is rounded to 8 bits, and a second output has the scale of each row's
-    `BLOCK` columns: block_scales, fp32 [*rows, columns / 128], the largest value over the largest
-    of `dtype_c` (1 for zeros). Of groups of rows alone. Rows of no group have none.
+    `BLOCK` columns: block_scales, fp32 ``[*rows, columns / 128]``, the largest value over the
+    largest of `dtype_c` (1 for zeros). Of groups of rows alone. Rows of no group have none.
     alignment: under ``list``, all addresses and leading dimensions in the table are multiples of
     it; by default 16, as `pack` allocates.
 
