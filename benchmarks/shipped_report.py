@@ -20,6 +20,7 @@ from typing import Any
 
 from analytical import ROWS
 from shipped import by_m
+from tilewright import ops
 from tilewright.ops import family_of
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import GemmProblem
@@ -42,10 +43,15 @@ Compared = tuple[Any, dict[str, Any]]
 @cache
 def alike(problem: Any) -> str:
     """What a problem has besides its sizes, as it is printed. Of attention the head dim counts as
-    none of them; of convolutions only dimensions, direction, type and kind are told."""
+    none of them; of convolutions only dimensions, direction, type and kind are told; of operations
+    that are declared neither sizes, numbers nor strides."""
     if isinstance(problem, ConvProblem):
         words = (f"{len(problem.spatial)}-D", problem.direction, problem.dtype, kind_of(problem))
         return f"conv {' '.join(words)}"
+    declared = getattr(ops.family(problem.family), "declared", None)
+    if declared is not None:
+        sizes = {*declared.sizes, *declared.numbers, *declared.strides}
+        return " ".join(word for word in str(problem).split() if word.split("=")[0] not in sizes)
     if not isinstance(problem, GemmProblem):
         return " ".join(word for word in str(problem).split() if not SIZES.fullmatch(word))
     rest = {key: value for key, value in said(problem).items() if key not in ("family", *"mnk")}

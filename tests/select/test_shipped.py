@@ -166,6 +166,6 @@ def test_the_report_beside_them_counts_these_rows():
 @pytest.mark.parametrize("path", PACKAGED, ids=name_of)
 def test_a_dispatcher_takes_what_it_says(path, monkeypatch):
     monkeypatch.setattr(named, "FOLDER", path.parent.parent)
-    for one in rows(path)[:: len(rows(path)) // 20]:
+    for one in rows(path)[:: max(1, len(rows(path)) // 20)]:
         plan = Dispatcher(device=one.device).select(one.problem)
         assert (plan.selector, plan.config.name) == ("shipped", one.kernel)
