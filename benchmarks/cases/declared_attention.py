@@ -1,7 +1,8 @@
 """HSTU's attention of jagged sequences, forward and backward: 8,192 to 131,072 rows of 64 to 512
 sequences, in bf16 or fp16. torch's form holds all scores of padded sequences, several times; the
 sizes of the page that it has no memory for are among those that the page states alone (`-stated`),
-where they are left out and said."""
+where they are left out and said. Inductor tunes two products of each problem, five of its
+gradients, each among some twenty kernels, so a case has few problems."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from cases import Case
-from declared_cases import Fields, Ranges, between, cases_of
+from declared_cases import COUNT, Fields, Ranges, between, cases_of
 from tilewright.declared.attention._tiles import STRIDES
 from tilewright.dtypes import DTYPES
 
@@ -27,11 +28,14 @@ RANGES: Ranges = dict.fromkeys(("hstu_attention", "hstu_attention_backward"), ja
 
 HELD = {"hstu_attention": 4, "hstu_attention_backward": 7}
 """Arrays as large as all scores that torch's calls hold at once."""
-MOST_HELD = 1 << 36
+MOST_HELD = 1 << 34
+"""Bytes of them, a fifth of a GPU of 80 GB: it has operands, float64 references and copies too."""
+STATED, DRAWN = 1, 2
+"""Problems of a case: the page's first and those drawn."""
 
 
 def is_held(problem: Any) -> bool:
-    """Whether a GPU of 80 GB has memory for torch's form."""
+    """Whether torch's form holds no more than `MOST_HELD`."""
     sequences = problem.bounds - 1
     longest = min(problem.rows, -(-2 * problem.rows // sequences))
     scores = sequences * problem.heads * longest**2 * DTYPES[problem.dtype].bytes
@@ -39,7 +43,8 @@ def is_held(problem: Any) -> bool:
 
 
 def held(case: Case) -> list[Any]:
-    return [problem for problem in case.problems() if is_held(problem)]
+    every = [problem for problem in case.problems() if is_held(problem)]
+    return [*every[:-COUNT][:STATED], *every[-COUNT:][:DRAWN]]
 
 
 CASES = tuple(

@@ -19,6 +19,7 @@ import declared_report
 import rivals
 import rivals_declared
 import run_file
+from cases import declared_attention
 from gpu_bench import CHOSEN, OURS
 from near import TIED, far
 from tilewright import ops, verify
@@ -131,9 +132,10 @@ def test_every_operation_is_compared(problem, bench, monkeypatch):  # noqa: F811
 def test_sizes_are_drawn_anew():
     for name in ops.declared():
         case = EVERY[declared_cases.PREFIX + name.replace("_", "-")]
-        (known, *_), found = case.problems(), case.problems()[-declared_cases.COUNT :]
-        assert found == case.problems()[-declared_cases.COUNT :]
-        assert len({*found}) == declared_cases.COUNT
+        count = declared_attention.DRAWN if name.startswith("hstu") else declared_cases.COUNT
+        (known, *_), found = case.problems(), case.problems()[-count:]
+        assert found == case.problems()[-count:]
+        assert len({*found}) == count
         assert known in declared_cases.stated(name)
         assert not {*found} & {*declared_cases.stated(name)}
 
@@ -163,7 +165,8 @@ def test_torch_has_memory_for_padded_scores(name):
     stated = EVERY[f"declared-{name}-stated"].problems()
     usual = EVERY[f"declared-{name}"].problems()
     assert len(stated) == 3 and not {stated[-1]} & {*usual}
-    assert stated[0] in usual and len(usual) > declared_cases.COUNT
+    assert stated[0] == usual[0]
+    assert len(usual) == declared_attention.STATED + declared_attention.DRAWN
 
 
 @pytest.mark.turns(12)
