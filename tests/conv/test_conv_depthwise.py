@@ -38,6 +38,12 @@ def depthwise(direction, spatial, filter, stride=(), pad=(), pad_after=(), **sai
     )  # fmt: skip
 
 
+def of_several(count, direction, spatial, filter, **said):
+    """The same with so many filters for each channel."""
+    p = depthwise(direction, spatial, filter, **said)
+    return replace(p, k=count * p.c, w_strides=(), y_strides=())
+
+
 def kernel(p, **fields):
     """A window for `p`, by default one that holds its filter."""
     read, made = PIPELINES["window"].alignments(p)
@@ -45,7 +51,8 @@ def kernel(p, **fields):
         "direction": p.direction, "spatial_dims": len(p.spatial), "dtype": p.dtype,
         "dtype_out": p.dtype_out, "epilogue": p.epilogue, "alignment": read,
         "alignment_out": made, "tile_m": 8, "tile_n": 16, "tile_k": 4, "group_m": 1,
-        "num_stages": 1, "pipeline": "window", "held": windows.words(p)[0], **fields,
+        "num_stages": 1, "pipeline": "window", "held": windows.words(p)[0],
+        "spread": windows.several(p), **fields,
     }  # fmt: skip
     config = FAMILY.make_config({**FAMILY.axes(), **said}, arch("sm_90"))
     assert FAMILY.supports(config, p, arch("sm_90"))
@@ -89,8 +96,12 @@ def test_windows_ask_early_where_registers_are_left(dispatcher, direction):
     problem = depthwise(direction, (9, 10), filter, (2, 2), (1, 1), (0, 1))
     late = kernel(problem, tile_m=16, tile_n=32)
     assert windows.early(kernel(problem)) and not windows.early(late)
-    found = verify.verify(dispatcher, problem, late.name)
-    assert found.ok, found
+    filter = (3, 5) if direction == "data" else (5, 5)
+    twice = of_several(2, direction, (9, 10), filter, stride=(2, 2), pad=(1, 1))
+    for p, config in ((problem, late), (twice, kernel(twice, tile_m=16, tile_n=32))):
+        assert not windows.early(config)
+        found = verify.verify(dispatcher, p, config.name)
+        assert found.ok, found
 
 
 ROWS = (
@@ -133,6 +144,62 @@ def test_dtypes_and_channels_first(dispatcher, dtype):
             assert found.ok, (problem, found)
 
 
+SEVERAL = (
+    (2, (5, 11), (3, 3), {"pad": (1, 1)}),
+    (3, (9, 10), (3, 2), {"stride": (2, 2), "pad": (1, 0)}),
+    (4, (19,), (5,), {"pad": (2,)}),
+    (2, (3, 4, 5), (2, 3, 2), {"stride": (2, 1, 1), "pad": (1, 1, 0)}),
+)
+
+
+@pytest.mark.grid(2)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("count", "spatial", "filter", "said"), SEVERAL)
+def test_several_filters_of_a_channel(dispatcher, direction, count, spatial, filter, said):
+    problem = of_several(count, direction, spatial, filter, **said)
+    for held in windows.words(problem):
+        down = 1 if windows.is_row(held, len(spatial)) else 4
+        config = kernel(problem, held=held, tile_k=down)
+        found = verify.verify(dispatcher, problem, config.name)
+        assert found.ok, (problem, found)
+
+
+def test_channels_first_and_parts_of_several_filters(dispatcher):
+    plain = of_several(2, "weights", (7, 9), (3, 3), pad=(1, 1), dtype="bf16")
+    for problem in (plain, replace(plain, **first_strides(plain))):
+        config = kernel(problem, scheduler="split", tile_k=1)
+        assert context(config, problem, device("h200_sxm")).splits > 1
+        found = verify.verify(dispatcher, problem, config.name)
+        assert found.ok, (problem, found)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_layers_of_several_filters_choose_windows(direction):
+    """No other pipeline holds more than one filter of a channel in registers."""
+    p = ConvProblem(8, 64, 128, (40, 40), (5, 5), 64, pad=(2, 2), direction=direction)
+    chosen = Dispatcher(device="h200_sxm", selector="analytical").select(p).config
+    assert (chosen.pipeline, chosen.spread) == ("window", 2)
+    assert chosen.tile_m * chosen.tile_n == 32 * chosen.num_warps, "a column for each lane"
+    assert FAMILY.parse_name(chosen.name) == chosen
+
+
+def test_windows_are_for_their_number_of_filters():
+    sm_90 = arch("sm_90")
+    one, two = depthwise("forward", (5, 11), (3, 3)), of_several(2, "forward", (5, 11), (3, 3))
+    for made, other, said in ((one, two, "0 filters"), (two, one, "2 filters")):
+        config = replace(kernel(made), alignment=2, alignment_out=2)
+        verdict = FAMILY.supports(config, other, sm_90)
+        assert not verdict and f"has {said}" in verdict.reason
+    verdict = FAMILY.judge(replace(kernel(one), spread=1), sm_90)
+    assert not verdict and "0 of one filter" in verdict.reason
+    # 128 taps and more: in the gradient of the data a column holds the taps of all its filters.
+    many = of_several(6, "data", (9, 9), (5, 5))
+    fields = {**FAMILY.axes(), "direction": "data", "pipeline": "window", "spread": 6}
+    fields |= {"held": windows.words(many)[0], "group_m": 1, "tile_n": 16, "tile_k": 4}
+    verdict = FAMILY.judge(FAMILY.make_config(fields, sm_90), sm_90)
+    assert not verdict and "more than 128 taps" in verdict.reason
+
+
 def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
     problem = depthwise("weights", (13, 14), (2, 2), pad=(1, 1))
     config = kernel(problem, scheduler="split")
@@ -166,14 +233,22 @@ def test_names_say_what_is_held():
 
 LAYER = ConvProblem(32, 256, 256, (28, 28), (3, 3), 256, pad=(1, 1))
 WIDE = replace(LAYER, filter=(7, 7), pad=(3, 3), direction="weights")
+TWICE = [
+    ConvProblem(8, 96, 192, (64, 64), (7, 7), 96, stride=(2, 2), pad=(3, 3), direction=direction)
+    for direction in DIRECTIONS
+]
+"""Of two filters for each channel."""
 BUILT = {
     "sm_90": (
         replace(LAYER, stride=(2, 2), direction="data"),
         WIDE,
         replace(LAYER, filter=(31, 31), pad=(15, 15)),
+        *TWICE,
     ),
-    "gfx942": (WIDE,),
-    "gfx1201": (WIDE,),
+    "gfx90a": (TWICE[-1],),
+    "gfx942": (WIDE, *TWICE),
+    "gfx950": (TWICE[-1],),
+    "gfx1201": (WIDE, *TWICE),
 }
 
 

@@ -17,6 +17,7 @@ from tilewright.ops.conv.pipelines.askew import PIPELINE as ASKEW
 from tilewright.ops.conv.pipelines.direct import PIPELINE as DIRECT
 from tilewright.ops.conv.pipelines.planes import PIPELINE as PLANES
 from tilewright.ops.conv.pipelines.stream import PIPELINE as STREAM
+from tilewright.ops.conv.pipelines.window import PIPELINE as WINDOW
 from tilewright.ops.conv.problem import DIRECTIONS, DTYPES_OF, outputs
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.gemm.config import REDUCTIONS
@@ -95,6 +96,7 @@ def axes(arch: Arch) -> Axes:
         },
     }
     each["held"] = {"": {"held": ""}, **HELD}
+    each["held"] |= {f"{word} of 3": {**HELD[word], "spread": 3} for word in ("filter", "row")}
     summed = {"scheduler": "split", "reduction": "two_stage", "epilogue": ""}
     each["spread"] = {
         str(n): {"spread": n, **({"direction": "weights", **summed} if n else {})} for n in (0, 32)
@@ -140,6 +142,7 @@ def _problem(
         1, c.alignment // DTYPES[c.dtype].bytes, c.alignment_out // DTYPES[c.dtype_out].bytes
     )
     channels = 3 * unit
+    filters = max(1, c.spread) if c.pipeline == WINDOW else 1
     depthwise = c.pipeline == PLANES or (c.pipeline != GEMM and pipelines.has(c, "depthwise"))
     if depthwise:
         if groups > 1:
@@ -182,7 +185,7 @@ def _problem(
         taps = (*(2,) * (rank - len(held)), *held)
         steps, apart = (*steps[: rank - len(own)], *own), (1,) * rank
     said: dict[str, Any] = {
-        "n": n, "c": read * groups, "k": channels * groups, "spatial": spatial,
+        "n": n, "c": read * groups, "k": channels * groups * filters, "spatial": spatial,
         "filter": taps, "groups": channels if depthwise else groups,
         "stride": steps, "dilation": apart, "pad": tuple(pad * between for between in apart),
         "direction": c.direction, "dtype": c.dtype, "dtype_out": c.dtype_out,

@@ -136,7 +136,7 @@ class ConvConfig:
     spread: of gradients of weights by boxes, channels of a tap that one box brings, where boxes of
         several taps are side by side in a tile's columns; 0: a tile is of one tap. Of pipeline
         ``packed``, columns of each row of the filter (`packing.row_w`); of ``in_place``, taps of
-        each.
+        each; of ``window``, filters of each channel where there are several.
     gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
         library's algorithm the name says no tile, warps or stages, which are 0.

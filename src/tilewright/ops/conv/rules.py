@@ -230,7 +230,9 @@ def _alike(c: Any, p: ConvProblem) -> Objections:
 
 
 def _depthwise(c: Any, p: ConvProblem) -> Objections:
-    if not p.depthwise and pipelines.shared(c).has("depthwise"):
+    of = pipelines.shared(c)
+    served = p.depthwise or (p.group_c == 1 and of.has("several_filters"))
+    if of.has("depthwise") and not served:
         said = (
             "has a filter of its own for every channel, but {p.k} filters of {p.groups} groups "
             "see {p.group_c} channels each"

@@ -4,6 +4,10 @@ the registers that a config needs.
 A window holds its whole filter (kernels/held.py), or of a large one a row (kernels/rows.py). Where
 it holds the filter, a line is a strip's way down: a segment of the rows of one strip of one image.
 1-D strips are one pixel wide and walk along the width. Where it holds a row, a line is a strip.
+
+A channel may have several filters (`filters`). Columns of a tile are then filters, which read their
+channel's pixels; in the gradient of the data they are channels, and add up what their filters' y
+say.
 """
 
 from __future__ import annotations
@@ -59,6 +63,21 @@ class Held:
 def word(p: ConvProblem) -> str:
     """The filter of `p`, with the strides of the height and the width."""
     return f"{'x'.join(map(str, p.filter))}s{'x'.join(map(str, p.stride[-2:]))}"
+
+
+def several(p: ConvProblem) -> int:
+    """What configs for `p` say in `spread`: the filters of a channel, or 0 for one."""
+    return p.group_k if p.group_k > 1 else 0
+
+
+def filters(c: ConvConfig) -> int:
+    """Filters of a channel."""
+    return max(1, c.spread)
+
+
+def _added(c: ConvConfig) -> int:
+    """Filters that an element of the result adds up."""
+    return filters(c) if c.direction == "data" else 1
 
 
 def words(p: ConvProblem) -> tuple[str, ...]:
@@ -166,6 +185,11 @@ def origin(c: ConvConfig, p: ConvProblem) -> tuple[int, int]:
     return pad_h // of.step_h, _down(pad_w, of.strip)
 
 
+def taps(c: ConvConfig) -> int:
+    """That a column of a tile holds, of all its filters."""
+    return _added(c) * math.prod(held(c).taps)
+
+
 def pixels(c: ConvConfig) -> int:
     """Pixels of the source that a strip reads of each row."""
     of = held(c)
@@ -176,9 +200,9 @@ def pixels(c: ConvConfig) -> int:
 
 
 def rows(c: ConvConfig) -> int:
-    """Rows of the source (of x, for the weights' gradient) that a step reads."""
+    """Rows of the source (of x, for the weights' gradient) that a step reads, of all filters."""
     of = held(c)
-    return of.taps[0] * (1 if c.direction == "data" else of.step_h)
+    return of.taps[0] * (_added(c) if c.direction == "data" else of.step_h)
 
 
 def read(c: ConvConfig) -> int:
@@ -189,7 +213,7 @@ def read(c: ConvConfig) -> int:
 def products(c: ConvConfig) -> int:
     """Products of a step, for each strip and channel."""
     of = held(c)
-    return math.prod(of.taps) * of.strip // (of.step_w if c.direction == "data" else 1)
+    return taps(c) * of.strip // (of.step_w if c.direction == "data" else 1)
 
 
 def registers(c: ConvConfig) -> int:
@@ -199,7 +223,7 @@ def registers(c: ConvConfig) -> int:
     live = (of.ahead + 1) * of.strip * (of.step_h if c.direction == "data" else 1)
     # The compiler loads a long row ahead, and keeps its places.
     each = 3 if of_row(c) and c.direction != "weights" else 1
-    return math.prod(of.taps) + live + each * pixels(c)
+    return taps(c) + live + each * pixels(c)
 
 
 MOST_EARLY = 185

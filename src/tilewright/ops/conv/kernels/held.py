@@ -35,7 +35,7 @@ import triton.language as tl
 
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import channel
-from tilewright.ops.conv.kernels.strips import joined, pixels_of_row, widened, zeros
+from tilewright.ops.conv.kernels.strips import joined, pixels_of_row, seen_by, widened, zeros
 
 
 @triton.jit
@@ -89,17 +89,19 @@ def _row(
 @triton.jit
 def _rows_of_step(
     source, base, d, first_h, from_w, there, cols_there, along, sizes, pad, stride, dilation,
-    DATA: tl.constexpr, TAPS_D: tl.constexpr, READ: tl.constexpr, PIXELS: tl.constexpr,
+    between, FILTERS: tl.constexpr, DATA: tl.constexpr, TAPS_D: tl.constexpr, READ: tl.constexpr,
+    PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """What a strip reads of all READ rows of a step, of which the first is `first_h`, and of all
-    depths, in the dtype of the source."""
+    """What a strip reads of all READ rows of a step, of which the first is `first_h`, of all depths
+    and of FILTERS channels, `between` which so many elements lie, in the dtype of the source."""
     like = tl.zeros((there.shape[0], cols_there.shape[0]), source.dtype.element_ty)
     found = zeros(0, like)
-    for j_d in tl.static_range(TAPS_D):
+    for j_d in tl.static_range(FILTERS * TAPS_D):
+        of_filter = source + j_d // TAPS_D * between
         for j in tl.static_range(READ):
             found = found + _row(
-                source, base, d, first_h + j, from_w, there, cols_there, along, sizes, pad, stride,
-                dilation, like, j_d, DATA, PIXELS,
+                of_filter, base, d, first_h + j, from_w, there, cols_there, along, sizes, pad,
+                stride, dilation, like, j_d % TAPS_D, DATA, PIXELS,
             )  # fmt: skip
     return found
 
@@ -111,13 +113,15 @@ def conv_held(
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr,
     DATA: tl.constexpr, TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr,
     STEP_H: tl.constexpr, STEP_W: tl.constexpr, STRIP: tl.constexpr, EARLY: tl.constexpr,
-    UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, INT_ACC: tl.constexpr,
+    FILTERS: tl.constexpr, UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """A tile of the result: TILE_M strips of TILE_N channels, `steps` down. The arguments are
     those of the catalogue (`arguments`)."""
     AHEAD: tl.constexpr = (TAPS_H + STEP_H - 1) // STEP_H - 1
     MADE: tl.constexpr = STEP_H if DATA else 1
+    # Of a channel, in the gradient of the data, whose filters' gradients of y are side by side.
+    FILTERS_IN: tl.constexpr = FILTERS if DATA else 1
     READ: tl.constexpr = 1 if DATA else STEP_H
     LIVE: tl.constexpr = (AHEAD + 1) * MADE
     BESIDE: tl.constexpr = (TAPS_W + STEP_W - 1) // STEP_W - 1
@@ -135,7 +139,9 @@ def conv_held(
     cols_there = cols < channels_out
     image, d, segment, strip = _line(number, lines)
     there = number < images * lines[0] * lines[1] * lines[2]
-    base = (image * source_strides[0])[:, None] + channel(cols, source_strides[1], UNIT)[None, :]
+    seen = seen_by(cols, FILTERS, DATA)
+    base = (image * source_strides[0])[:, None] + channel(seen, source_strides[1], UNIT)[None, :]
+    between = channel(1, source_strides[1], UNIT)
     to = (image * made_strides[0] + d * made_d)[:, None]
     to = to + channel(cols, made_strides[1], UNIT_OUT)[None, :]
     # The first step's row of the source (of y, in the gradient of the data) in units of STEP_H, and
@@ -151,10 +157,12 @@ def conv_held(
 
     like = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
     factors = zeros(0, like)
-    for j_d in tl.static_range(TAPS_D):
+    first_filter = seen if DATA else cols
+    for j_d in tl.static_range(FILTERS_IN * TAPS_D):
         for j_h in tl.static_range(TAPS_H):
             for j_w in tl.static_range(TAPS_W):
-                of = cols * weight_strides[0] + (j_d * tap_d + j_h * tap_h + j_w * tap_w)
+                of = (first_filter + j_d // TAPS_D) * weight_strides[0]
+                of = of + (j_d % TAPS_D * tap_d + j_h * tap_h + j_w * tap_w)
                 factor = tl.load(weights + of, mask=cols_there, other=0.0)
                 factors = factors + (factor.to(like.dtype)[None, :],)
 
@@ -166,7 +174,7 @@ def conv_held(
     if EARLY:
         later = _rows_of_step(
             source, base, d, from_h, from_w, there, cols_there, along, source_sizes, pad_d,
-            stride[0], dilation[0], DATA, TAPS_D, READ, PIXELS,
+            stride[0], dilation[0], between, FILTERS_IN, DATA, TAPS_D, READ, PIXELS,
         )  # fmt: skip
     for step in range(steps + AHEAD):
         now = later
@@ -174,16 +182,17 @@ def conv_held(
             later = _rows_of_step(
                 source, base, d, from_h + (step + 1) * READ, from_w,
                 there & (step + 1 < steps + AHEAD), cols_there, along, source_sizes, pad_d,
-                stride[0], dilation[0], DATA, TAPS_D, READ, PIXELS,
+                stride[0], dilation[0], between, FILTERS_IN, DATA, TAPS_D, READ, PIXELS,
             )  # fmt: skip
-        for j_d in tl.static_range(TAPS_D):
+        for j_d in tl.static_range(FILTERS_IN * TAPS_D):
             for j in tl.static_range(READ):
                 if EARLY:
                     pixels = widened(now, like, (j_d * READ + j) * PIXELS, PIXELS)
                 else:
                     pixels = _row(
-                        source, base, d, from_h + step * READ + j, from_w, there, cols_there, along,
-                        source_sizes, pad_d, stride[0], dilation[0], like, j_d, DATA, PIXELS,
+                        source + j_d // TAPS_D * between, base, d, from_h + step * READ + j, from_w,
+                        there, cols_there, along, source_sizes, pad_d, stride[0], dilation[0], like,
+                        j_d % TAPS_D, DATA, PIXELS,
                     )  # fmt: skip
                 more = zeros(0, like)
                 for i in tl.static_range(LIVE):
@@ -228,8 +237,8 @@ def conv_held_weights(
     dilation, before, lines, steps, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr,
     TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, STEP_H: tl.constexpr,
-    STEP_W: tl.constexpr, STRIP: tl.constexpr, EARLY: tl.constexpr, UNIT: tl.constexpr,
-    TWO_STAGE: tl.constexpr,
+    STEP_W: tl.constexpr, STRIP: tl.constexpr, EARLY: tl.constexpr, FILTERS: tl.constexpr,
+    UNIT: tl.constexpr, TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
     """All taps of TILE_N channels, from a part of the lines, TILE_M at a time."""
     AHEAD: tl.constexpr = (TAPS_H + STEP_H - 1) // STEP_H - 1
@@ -256,7 +265,8 @@ def conv_held_weights(
         w = strip * STRIP
         from_y = (image * y_strides[0] + d * y_d)[:, None]
         from_y = from_y + channel(cols, y_strides[1], UNIT)[None, :]
-        from_x = (image * x_strides[0])[:, None] + channel(cols, x_strides[1], UNIT)[None, :]
+        seen = channel(seen_by(cols, FILTERS, False), x_strides[1], UNIT)
+        from_x = (image * x_strides[0])[:, None] + seen[None, :]
         # Rows of dY that taps join with the current rows of x, the newest last.
         seen_y = zeros(AHEAD * STRIP, like)
         from_w = w * STEP_W - pad_w
@@ -271,7 +281,7 @@ def conv_held_weights(
             )  # fmt: skip
             later = _rows_of_step(
                 x, from_x, d, from_h, from_w, there, cols_there, along, x_sizes, pad_d, stride[0],
-                dilation[0], False, TAPS_D, STEP_H, PIXELS,
+                dilation[0], 0, 1, False, TAPS_D, STEP_H, PIXELS,
             )  # fmt: skip
         for step in range(steps + AHEAD):
             now = later
@@ -287,7 +297,7 @@ def conv_held_weights(
                 later = _rows_of_step(
                     x, from_x, d, from_h + ahead * STEP_H, from_w,
                     there & (ahead < steps + AHEAD), cols_there, along, x_sizes, pad_d, stride[0],
-                    dilation[0], False, TAPS_D, STEP_H, PIXELS,
+                    dilation[0], 0, 1, False, TAPS_D, STEP_H, PIXELS,
                 )  # fmt: skip
             else:
                 now_y = rows_y

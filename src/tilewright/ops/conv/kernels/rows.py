@@ -23,7 +23,7 @@ import triton.language as tl
 
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset, walk
-from tilewright.ops.conv.kernels.strips import joined, pixels_of_row, zeros
+from tilewright.ops.conv.kernels.strips import joined, pixels_of_row, seen_by, zeros
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def conv_rows(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images,
     channels_out, sizes, full, walked, taps, stride, dilation, before, phase, common, inverse,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr, DATA: tl.constexpr,
-    TAPS_W: tl.constexpr, STEP_W: tl.constexpr, STRIP: tl.constexpr,
+    TAPS_W: tl.constexpr, STEP_W: tl.constexpr, STRIP: tl.constexpr, FILTERS: tl.constexpr,
     UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,10 @@ def conv_rows(
         d = class_d + d * stride[0]
         h = class_h + h * stride[1]
     there = (number < lines) & inside(d, h, w, full, NDIM)
-    base = (image * source_strides[0])[:, None] + channel(cols, source_strides[1], UNIT)[None, :]
+    first = seen_by(cols, FILTERS, DATA)
+    base = (image * source_strides[0])[:, None] + channel(first, source_strides[1], UNIT)[None, :]
+    between = channel(1, source_strides[1], UNIT)
+    first_filter = first if DATA else cols
     like = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
     sums = zeros(STRIP, like)
     for j_d in range(count_d):
@@ -75,26 +78,28 @@ def conv_rows(
             in_d = at_d + j_d * tap_d
             in_h = at_h + j_h * tap_h
             seen = there & inside(in_d, in_h, in_h * 0, (sizes[0], sizes[1], 1), NDIM)
-            pixels = pixels_of_row(
-                source, base + offset(in_d, in_h, in_h * 0, source_strides, NDIM)[:, None], from_w,
-                seen, cols_there, sizes[2], source_strides[4], like, PIXELS,
-            )  # fmt: skip
             row = first_d * 0
             if NDIM > 1:
                 row = (first_h + j_h * apart_h) * weight_strides[3]
             if NDIM > 2:
                 row += (first_d + j_d * apart_d) * weight_strides[2]
-            factors = zeros(0, like)
-            of = cols * weight_strides[0] + row
-            for tap in tl.static_range(TAPS_W):  # noqa: B007
-                factor = tl.load(weights + of, mask=cols_there, other=0.0)
-                of += weight_strides[4]
-                factors = factors + (factor.to(like.dtype)[None, :],)
-            more = zeros(0, like)
-            for t in tl.static_range(STRIP):
-                total = joined(sums[t], pixels, factors, t, 0, TAPS_W, STEP_W, DATA)
-                more = more + (total,)
-            sums = more
+            for j_f in tl.static_range(FILTERS if DATA else 1):
+                pixels = pixels_of_row(
+                    source + j_f * between,
+                    base + offset(in_d, in_h, in_h * 0, source_strides, NDIM)[:, None], from_w,
+                    seen, cols_there, sizes[2], source_strides[4], like, PIXELS,
+                )  # fmt: skip
+                factors = zeros(0, like)
+                of = (first_filter + j_f) * weight_strides[0] + row
+                for tap in tl.static_range(TAPS_W):  # noqa: B007
+                    factor = tl.load(weights + of, mask=cols_there, other=0.0)
+                    of += weight_strides[4]
+                    factors = factors + (factor.to(like.dtype)[None, :],)
+                more = zeros(0, like)
+                for t in tl.static_range(STRIP):
+                    total = joined(sums[t], pixels, factors, t, 0, TAPS_W, STEP_W, DATA)
+                    more = more + (total,)
+                sums = more
     to = image * made_strides[0] + offset(d, h, w, made_strides, NDIM)
     to = to[:, None] + channel(cols, made_strides[1], UNIT_OUT)[None, :]
     for t in tl.static_range(STRIP):
@@ -110,7 +115,8 @@ def conv_rows_weights(
     x, y, made, x_strides, y_strides, made_strides, images, channels_out, sizes, outs, taps, stride,
     dilation, before, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr, TAPS_W: tl.constexpr,
-    STEP_W: tl.constexpr, STRIP: tl.constexpr, UNIT: tl.constexpr, TWO_STAGE: tl.constexpr,
+    STEP_W: tl.constexpr, STRIP: tl.constexpr, FILTERS: tl.constexpr, UNIT: tl.constexpr,
+    TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
     """A row of the filter of TILE_N channels, from a part of the strips, TILE_M at a time."""
     PIXELS: tl.constexpr = (STRIP - 1) * STEP_W + TAPS_W
@@ -122,6 +128,7 @@ def conv_rows_weights(
     part = tl.program_id(0) // (tiles_n * filter_rows)
     cols = tl.program_id(0) % tiles_n * TILE_N + tl.arange(0, TILE_N)
     cols_there = cols < channels_out
+    seen_x = channel(seen_by(cols, FILTERS, False), x_strides[1], UNIT)
     tap_d = row // taps[1]
     tap_h = row % taps[1]
     share = tl.cdiv(tl.cdiv(lines, TILE_M), splits) * TILE_M
@@ -142,7 +149,7 @@ def conv_rows_weights(
         seen = there & inside(in_d, in_h, in_h * 0, (sizes[0], sizes[1], 1), NDIM)
         from_x = image * x_strides[0] + offset(in_d, in_h, in_h * 0, x_strides, NDIM)
         pixels = pixels_of_row(
-            x, from_x[:, None] + channel(cols, x_strides[1], UNIT)[None, :],
+            x, from_x[:, None] + seen_x[None, :],
             w * STEP_W - before[2], seen, cols_there, sizes[2], x_strides[4], like, PIXELS,
         )  # fmt: skip
         more = zeros(0, like)

@@ -13,6 +13,19 @@ def zeros(COUNT: tl.constexpr, like):
 
 
 @triton.jit
+def seen_by(cols, FILTERS: tl.constexpr, DATA: tl.constexpr):
+    """The channel of the source that each column of a tile sees, where a channel has so many
+    filters; in the gradient of the data the first of them."""
+    found = cols
+    if FILTERS > 1:
+        if DATA:
+            found = cols * FILTERS
+        else:
+            found = cols // FILTERS
+    return found
+
+
+@triton.jit
 def pixels_of_row(
     source, base, from_w, there, cols_there, size_w, stride_w, like, COUNT: tl.constexpr
 ):  # fmt: skip

@@ -36,7 +36,7 @@ MOST_ELEMENTS = 2**15
 
 OWN: Catalogue = {
     # A kernel reads the channels that it makes.
-    "channels_out": integer(lambda p: p.c, lambda c: max(read(c), written(c))),
+    "channels_out": integer(lambda p: p.channels_out, lambda c: max(read(c), written(c))),
 }
 """What kernels for one filter of its own for every channel take."""
 

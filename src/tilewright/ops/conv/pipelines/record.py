@@ -25,11 +25,11 @@ Row = tuple[Any, ...]
 """An algorithm of a space: the first fields of `ALGORITHM`; the others are as `spaces.AXES` says.
 """
 
-WORDS = frozenset({"depthwise", "holds_filter", "merges_groups", "vector_units"})
+WORDS = frozenset({"depthwise", "several_filters", "holds_filter", "merges_groups", "vector_units"})
 """What records say of their kernels: they are for one filter of its own for every channel, on the
-vector units or in tiles of several filters' rows; they are written out for a filter, which the
-config names (`ConvConfig.held`); a tile may hold several groups; they multiply any layer on the
-vector units, and a tile is of any size."""
+vector units or in tiles of several filters' rows; or for several filters a channel too; they are
+written out for a filter, which the config names (`ConvConfig.held`); a tile may hold several
+groups; they multiply any layer on the vector units, and a tile is of any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,12 @@
-"""Pipeline ``window``: depthwise filters, or rows of large ones, in registers, under a window that
-slides over pixels (kernels/held.py, rows.py; `windows`)."""
+"""Pipeline ``window``: depthwise filters, one or several a channel, or rows of large ones, in
+registers, under a window that slides over pixels (kernels/held.py, rows.py; `windows`)."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,8 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.windows import Held
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, Objections, each, either, most
+
+PIPELINE = "window"
 
 WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the lines make up."""
@@ -58,6 +61,7 @@ _OWN: Catalogue = {
     "STEP_W": _held(lambda of: of.step_w),
     "STRIP": _held(lambda of: of.strip),
     "EARLY": lambda c, _: windows.early(c),
+    "FILTERS": lambda c, _: windows.filters(c),
 }
 
 _FILTER = pointers.either(
@@ -75,7 +79,7 @@ def _parts(c: ConvConfig) -> tuple[Part, ...]:
 
 
 def _tiles(c: Any, p: ConvProblem) -> Each:
-    channels, of_row = cdiv(p.c, c.tile_n), each(c, windows.of_row)
+    channels, of_row = cdiv(p.channels_out, c.tile_n), each(c, windows.of_row)
     if p.direction == "weights":
         return channels * either(of_row, p.taps // p.filter[-1], 1)
     return _steps(c, p) * channels * either(of_row, windows.classes(p), 1)
@@ -89,10 +93,16 @@ def _steps(c: Any, p: ConvProblem) -> Each:
 # --- rules --------------------------------------------------------------------------------------
 
 
+def _objection(c: ConvConfig, arch: Arch) -> str | None:
+    if c.spread == 1:
+        return f"spread = 1: pipeline {c.pipeline} says 0 of one filter a channel"
+    return pointers.objection(replace(c, spread=0), arch)
+
+
 def _tile(c: ConvConfig, arch: Arch) -> str | None:
     elements, threads = c.tile_m * c.tile_n, c.num_warps * arch.warp_size
     most = windows.MOST_ROW if windows.of_row(c) else windows.MOST_TAPS
-    if math.prod(windows.held(c).taps) > most:
+    if windows.taps(c) > most:
         return f"{c.held} has more than {most} taps to hold"
     if (read := windows.read(c)) > windows.MOST_READ:
         return f"{c.held} reads {read} pixels in a step, over {windows.MOST_READ}"
@@ -107,6 +117,8 @@ def _refusal(c: Any, p: ConvProblem) -> Objections:
         other = other & (c.held != word)
     said = "holds {c.held}, but windows for the problem hold {}"
     yield other, partial(said.format, " or ".join(fits) or "nothing")
+    said = "has {c.spread} filters for each channel (0: one), and not {p.group_k}"
+    yield c.spread != windows.several(p), said.format
 
 
 # --- spaces -------------------------------------------------------------------------------------
@@ -114,15 +126,18 @@ def _refusal(c: Any, p: ConvProblem) -> Objections:
 
 def _widths(p: ConvProblem) -> Sequence[int]:
     """Channels of a tile: also half, where the last would be half empty."""
-    wide = min(64, max(16, power_of_two(p.c)))
-    return (wide, wide // 2) if 0 < p.c % wide <= wide // 2 else (wide,)
+    channels = p.channels_out
+    wide = min(64, max(16, power_of_two(channels)))
+    return (wide, wide // 2) if 0 < channels % wide <= wide // 2 else (wide,)
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     """Windows that hold a filter, or of a large one a row, where registers do."""
-    if not p.depthwise or p.precision == "tf32" or p.taps == 1:
+    if p.group_c != 1 or p.precision == "tf32" or p.taps == 1:
         return
-    width = common.pixel_alignments(p)
+    if p.groups == 1 < p.k and not tuned:
+        return  # images of one channel are for matrix units, where nothing was timed
+    width, spread = common.pixel_alignments(p), windows.several(p)
     for word in windows.words(p):
         row = windows.is_row(word, len(p.spatial))
         strided = p.direction == "weights" and math.prod(p.stride) > 1
@@ -133,11 +148,14 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
             forms = [*itertools.product((1, 2, 4, 8), (4, 8, 16, 32, 64))]
         if row:
             forms = [(share, 1) for share in (1, 2, 4)]
+        if spread:  # a thread's channels are no neighbours of one array, and loads are of one
+            forms = [*dict.fromkeys((1, down) for _, down in forms)]
         for n, (share, down), warps, scheduler in itertools.product(
             _widths(p), forms, _MORE_WARPS if tuned else _WARPS, pointers.schedulers(p)
         ):
             m = max(1, share * warps * arch.warp_size // n)
-            yield (m, n, down, warps, 1, "window", scheduler, 1, False, *width, "", word)
+            said = (PIPELINE, scheduler, 1, False, *width, "", word, 1, False, spread)
+            yield (m, n, down, warps, 1, *said)
 
 
 # --- how long they take -------------------------------------------------------------------------
@@ -213,11 +231,11 @@ def _sums(c: ConvConfig) -> int:
 
 
 WINDOW = Pipeline(
-    name="window",
+    name=PIPELINE,
     parts=_parts,
     totals=FEW_SUM,
-    words=frozenset({"depthwise", "holds_filter"}),
-    objection=pointers.objection,
+    words=frozenset({"depthwise", "several_filters", "holds_filter"}),
+    objection=_objection,
     tile=_tile,
     refusal=_refusal,
     sums=_sums,
