@@ -19,6 +19,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.config import GEMM, of_gemm
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.conv.stated import first_strides
@@ -315,10 +316,29 @@ def test_every_layer_has_gemms_kernels(name):
             assert FAMILY.supports(c, problem, arch(name))
 
 
-def test_estimates_are_gemms():
+def test_estimates_are_gemms_and_what_comes_before_the_first_product():
     h200, of = device("h200_sxm"), by_gemm.product(PLAIN)
     for c in kernels(PLAIN)[::20]:
-        assert FAMILY.estimate(c, PLAIN, h200) == PRODUCTS.estimate(c.gemm_config, of, h200)
+        found, plain = FAMILY.estimate(c, PLAIN, h200), PRODUCTS.estimate(c.gemm_config, of, h200)
+        assert found.terms[:-1] == plain.terms
+        assert found.terms[-1] == (by_gemm.FIRST, pytest.approx(found.total_us - plain.total_us))
+
+
+def test_short_products_are_told_apart_by_descriptors_and_the_steps_copied_ahead():
+    h200, p = device("h200_sxm"), ConvProblem(64, 256, 128, (1, 1), (1, 1), direction="weights")
+
+    def first_us(kernel):
+        c = FAMILY.parse_name(f"conv_weights_2d_gemm_crr_bf16_bf16_bf16_fp32_{kernel}")
+        return dict(FAMILY.estimate(c, p, h200).terms)[by_gemm.FIRST]
+
+    four, three, two = (
+        first_us(f"16x32x64_w4_s{n}_basic_tile_g8_direct_padmnk_al16") for n in (4, 3, 2)
+    )
+    assert four - three == pytest.approx(three - two) and two > 0
+    descriptors = first_us("16x32x64_w4_s4_tma_persistent_g8_direct_padmnk_al16")
+    assert descriptors == CONV.DESCRIPTOR_US > four
+    chosen = Dispatcher(device=h200, selector="analytical").select(p).config.gemm_config
+    assert chosen.pipeline == "basic", "took 0.75 of the time of pipeline tma"
 
 
 # --- kernels -----------------------------------------------------------------------------------

@@ -272,6 +272,24 @@ def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
     assert each.meeting_us == 2 * once.meeting_us
 
 
+def test_rows_that_lie_across_k_are_narrow_in_narrow_accumulators():
+    """A tile of 160 columns has accumulators of 128 and 32, which are rows of 64 bytes along N."""
+
+    def reads(tile_n, layout, n=8192):
+        of = GemmProblem(8192, n, 8192, layout=layout)
+        kernel = config(
+            layout=layout, tile_m=64, tile_n=tile_n, num_warps=4, num_stages=4,
+            pipeline="gluon_ws", scheduler="persistent",
+        )  # fmt: skip
+        return dict(FAMILY.estimate(kernel, of, H200).terms)["L2"]
+
+    assert reads(128, "rrr") == pytest.approx(reads(128, "rcr"))
+    for tile_n, longer in ((160, 1.1), (96, 1.15), (112, 1.3)):
+        assert reads(tile_n, "rrr") > longer * reads(tile_n, "rcr")
+    # 8200 is no multiple of 64 columns: the last tile's rows are filled with zeros in part.
+    assert reads(128, "rrr", 8200) > reads(128, "rcr", 8200)
+
+
 def test_few_tiles_have_no_more_workgroups_than_a_tile_can_have():
     """Under stream-K: two tiles keep 32 compute units busy, four 64."""
     kernel = config(scheduler="stream_k", reduction="linear", pipeline="gluon_ws")

@@ -149,18 +149,19 @@ class Estimates:
         total_us = np.concatenate([found.total_us for found in groups])[order]
         return cls(total_us, _Joined(groups, order), one)
 
-    def later(self, word: str, us: float) -> Estimates:
-        """The same kernels, each after or before something that takes so many microseconds."""
+    def later(self, word: str, us: Each) -> Estimates:
+        """The same kernels, each after or before something that takes so many microseconds: all of
+        them, or an array."""
+        more = self.total_us * 0 + us
 
         def one(place: int) -> Estimate:
-            found = self.one(place)
+            found, here = self.one(place), float(more[place])
             return replace(
-                found, total_us=found.total_us + us, terms=(*found.terms, (word, us)),
-                limiter=word if us > max(time for _, time in found.terms) else found.limiter,
+                found, total_us=found.total_us + here, terms=(*found.terms, (word, here)),
+                limiter=word if here > max(time for _, time in found.terms) else found.limiter,
             )  # fmt: skip
 
-        terms = {**self.terms, word: self.total_us * 0 + us}
-        return Estimates(self.total_us + us, terms, one)
+        return Estimates(self.total_us + more, {**self.terms, word: more}, one)
 
     def ranking(self, pool: Pool, *before: Each) -> Ranking:
         """The configs of `pool`, which are those that were estimated: the least time first, ties by

@@ -30,6 +30,7 @@ from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
+from tilewright.ops.device import widths
 from tilewright.ops.estimate import Estimate, Estimates, Ranking
 from tilewright.ops.gemm import (
     breakdown,
@@ -135,6 +136,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     waits = np.where(cold, _cold_wait_us(c, filled), step.waits)
     short = tiles / units * whole_steps * step.read < GEMM.SHORT_US
     read = step.read * physics.port_share(device) / _port_share(c, cold, short, device)
+    read = _across_us(asked, p, read)
     read = np.maximum(read, _rows_us(asked, p))
     body = _steps_us(step, steps, waves, at_once, read, waits)
     meeting = each(c, _meeting_us, device) * np.where(each(c, _meets_again, device), rounds, 1)
@@ -248,6 +250,36 @@ def _port_share(c: Each, cold: Each, short: Each, device: Device) -> Each:
 def _cold_port_share(c: GemmConfig) -> float:
     whole = _persistent(c)
     return float(GEMM.COLD_PORT_SHARE if whole else GEMM.COLD_PORT_SHARE_APART)
+
+
+def _across_us(c: Each, p: GemmProblem, read: Each) -> Each:
+    """Microseconds of reading a step, which takes `read` where the copy engine's rows are whole and
+    inside the array. Rows of A may lie along M, or those of B along N: then those of narrow tiles
+    and accumulators are no whole rows, and take as long as rows that lie askew; and the array's
+    edge cuts some of the last tile's. The average of all tiles."""
+    bytes_, narrow, more, pointers = 0.0, 0.0, 0.0, each(c, _by_pointers)
+    askew = np.where(pointers, GEMM.ASKEW_POINTERS_US, DEVICE.ASKEW_ROW_US)
+    for across, tile, length, dtype, count in (
+        (p.layout[0] == "c", c.tile_m, p.m, p.dtype_a, c.tile_m < _row(p.dtype_a)),
+        (p.layout[1] == "r", c.tile_n, p.n, p.dtype_b, each(c, _narrow_parts)),
+    ):
+        size, row = DTYPES[dtype].size, _row(dtype)
+        bytes_ = bytes_ + size(tile * c.tile_k)
+        if across:
+            narrow = narrow + size(tile % row * c.tile_k)
+            cut = (length % np.minimum(tile, row) > 0) / np.maximum(1, np.ceil(length / tile))
+            more = more + count * askew + cut * np.where(pointers, 0, DEVICE.OUTSIDE_ROW_US)
+    return read * (1 - narrow / bytes_) + more * c.tile_k
+
+
+def _row(dtype: str) -> int:
+    """Elements of the copy engine's widest row."""
+    return int(DEVICE.ROW_BYTES) * 8 // DTYPES[dtype].bits
+
+
+def _narrow_parts(c: GemmConfig) -> int:
+    """Accumulators whose columns are less than a row."""
+    return sum(part < _row(c.dtype_b) for part in widths.parts(c.tile_n))
 
 
 def _by_pointers(c: GemmConfig) -> bool:

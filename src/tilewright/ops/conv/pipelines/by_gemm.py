@@ -23,8 +23,9 @@ one (`turnings`): of patches, of channels side by side, and of longer rows. A co
 (`ConvConfig.turned`).
 
 Everything else is GEMM's: rules, estimates, spaces, sources and launches are those of the product
-(`product`). Only the operands' names are changed (`launch`). So the algorithms of the vendor's
-library for that product are candidates of a tuning too (`gemm.library`).
+(`product`). The estimate has one term more (`_first_us`), as these products are often short. Only
+the operands' names are changed (`launch`). So the algorithms of the vendor's library for that
+product are candidates of a tuning too (`gemm.library`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
+from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
@@ -52,6 +54,7 @@ from tilewright.ops.conv.config import (
     Product,
     of_gemm,
 )
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.pipelines.record import LINKED, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
@@ -61,7 +64,7 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nouns import KernelSource, Launch, renamed
-from tilewright.ops.pool import Columns, Pool
+from tilewright.ops.pool import Columns, Pool, each
 from tilewright.space import KernelSpace, of_rows
 from tilewright.verdict import Verdict, no
 
@@ -275,11 +278,32 @@ def repeats(c: ConvConfig) -> Verdict:
     return PRODUCTS.repeats(c.gemm_config)
 
 
+FIRST = "first loads"
+
+
+def _first_us(c: ConvConfig, device: Device) -> float:
+    """Microseconds before the first products that GEMM's estimate does not count: the copy engine
+    reads the arrays' descriptors; warps that copy through pointers work out the addresses of all
+    steps that are loaded ahead, also of those past the last. Products of a few microseconds are
+    told apart by this."""
+    kernel = c.gemm_config
+    assert isinstance(kernel, GemmConfig), f"{c.name} is the library's"
+    record = pipelines.of(kernel)
+    if record.reads != "pointers":
+        return 0.0 if record.has("few_rows") else float(CONV.DESCRIPTOR_US)
+    step = DTYPES[kernel.dtype_a].size(kernel.tile_m * kernel.tile_k)
+    step += DTYPES[kernel.dtype_b].size(kernel.tile_n * kernel.tile_k)
+    this = arch_called(device.arch)
+    lanes = this.warp_size * min(kernel.num_warps, this.simds_per_cu)
+    copies = step / (max(ALIGNMENTS) * lanes)
+    return copies * (kernel.num_stages - 1) * CONV.FIRST_COPY_CLOCKS / device.clock_mhz
+
+
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What GEMM's kernel should take for the product, and the layout steps."""
-    if c.turned:
-        return estimates(Columns([c]), p, device).one(0)
-    return PRODUCTS.estimate(c.gemm_config, _product(p), device)
+    if c.library:
+        return PRODUCTS.estimate(c.gemm_config, _product(p), device)
+    return estimates(Columns([c]), p, device).one(0)
 
 
 def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
@@ -289,6 +313,7 @@ def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
     kernels, turned = c.gemm_config, c[0].turned
     of = _product(turning.inside(p, turned))
     found = estimate.estimates(Pool(kernels, kernels), of, device)
+    found = found.later(FIRST, each(c, _first_us, device))
     if not turned:
         return found
     return found.later(turning.TURNING, turning.us(p, turned, device))
