@@ -105,7 +105,6 @@ MODELS: Mapping[str, Callable[[str], Step]] = {
         for name, (made, last) in one_line.MODELS.items()
     },
 }
-FORWARD = tuple(name for name in MODELS if name.startswith("forward-"))
 
 
 def run(
@@ -216,13 +215,10 @@ def samples(name: str) -> Mapping[str, Sequence[float]]:
     return found
 
 
-def forward_passes() -> Mapping[str, Sequence[float]]:
-    """Forward passes of whole models, as they are and installed, in turns, in a fresh process."""
-    return {
-        f"{name.removeprefix('forward-')}, {way}": us
-        for name, ways in in_a_process(FORWARD, (PLAIN, SHIPPED)).items()
-        for way, us in ways.items()
-    }
+def forward_pass(name: str) -> Mapping[str, Sequence[float]]:
+    """Forward passes of a whole model, as it is and installed, in turns, in a fresh process."""
+    found = in_a_process([f"forward-{name}"], (PLAIN, SHIPPED))
+    return {way: us for ways in found.values() for way, us in ways.items()}
 
 
 def in_a_process(
@@ -281,10 +277,16 @@ CASES = (
     HostTimes(
         "host-installed", "a 16×16×16 product that torch computes, as it is and passed on", host
     ),
-    HostTimes(
-        "installed-forward", "forward passes of whole models in bf16, as they are and installed: "
-        "32 images, 4 latent images of a diffusion's U-Net, 4 half minutes of Whisper",
-        forward_passes,
+    *(
+        HostTimes(f"installed-forward-{name}", f"a forward pass of {says}, bf16, as it is and "
+                  "installed", partial(forward_pass, name))
+        for name, says in (
+            ("convnext-tiny", "ConvNeXt-T, 32 images"),
+            ("resnet50", "ResNet-50, 32 images"),
+            ("efficientnet-b0", "EfficientNet-B0, 32 images"),
+            ("unet", "a diffusion's U-Net, 4 latent images"),
+            ("whisper", "Whisper's encoder, 4 half minutes"),
+        )
     ),
     *(
         HostTimes(f"installed-{name}", f"{says}: whole steps, as it is and installed",
