@@ -148,7 +148,8 @@ def test_long_rows_are_read_again_where_every_sm_has_several():
     ):  # fmt: skip
         config = chosen(name, rows=1000, columns=columns)[1]
         assert (config.AGAIN, config.num_warps, config.maxnreg) == (True, warps, registers)
-    for more in ({"rows": 500}, {"columns": 8192}, {"quant": "row", "out_dtype": "int8"}):
+    plain = ({"rows": 500}, {"columns": 8192}, {"columns": 12287})
+    for more in (*plain, {"quant": "row", "out_dtype": "int8"}):
         assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AGAIN
     problem = chosen("layer_norm", rows=1000, columns=12288)[0]
     assert not tw.Dispatcher(device="mi300x").select(problem).config.AGAIN

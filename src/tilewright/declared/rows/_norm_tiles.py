@@ -47,7 +47,8 @@ LEAST_LONG = 2048
 LEAST_COPIED = 4
 """Bytes that an asynchronous copy moves at least. Elements of 16 bits that lie by themselves are
 loaded to registers instead, and no row is on its way meanwhile (99 registers in a build of
-`layer_norm` of 9001 elements for sm_90, 57 of 9000)."""
+`layer_norm` of 9001 elements for sm_90, 57 of 9000). Nor are such rows read again: so many
+addresses and masks spill (568 bytes of a lane in that build)."""
 
 LARGE_PIECE = 8192
 """Elements of the larger piece. Twice as large pieces keep as many bytes in flight with half as
@@ -73,13 +74,13 @@ def fits(problem: Any, config: Any) -> bool | str:
     """As of `_tiles`, with these values of BLOCK; rows are loaded ahead, or read again, where they
     are long and one tile or two hold them."""
     long = config.HELD and problem.columns > LEAST_LONG and config.ROWS == 1
+    at_once = config.alignment * DTYPES[problem.dtype].bytes
+    if (config.AHEAD or config.AGAIN) and at_once < LEAST_COPIED:
+        return f"rows in loads of {at_once} bytes are neither loaded ahead nor read again"
     if config.AGAIN:
         return _fits_again(problem, config, long)
     if config.AHEAD and not long:
         return f"AHEAD = {config.AHEAD} for rows of {problem.columns}"
-    at_once = config.alignment * DTYPES[problem.dtype].bytes
-    if config.AHEAD and at_once < LEAST_COPIED:
-        return f"{at_once} bytes at once are not copied to shared memory ahead"
     if config.AHEAD and config.num_warps != ahead_warps(problem):
         return f"{config.num_warps} warps for rows of {problem.columns} loaded ahead"
     if config.num_warps == MOST_WARPS and not config.AHEAD and config.BLOCK != MOST:
