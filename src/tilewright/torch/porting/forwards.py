@@ -6,6 +6,7 @@ ported. A call with tensors that our functions do not take goes to the forward o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,6 +26,14 @@ def linear_forward(module: nn.Linear, input: Any) -> Any:
     """Of ``torch.nn.Linear``."""
     made = _linear(module, input)
     return type(module).forward(module, input) if made is None else made
+
+
+def compiled_linear(parameters: Mapping[str, Any], input: Any) -> Any:
+    """Of ``torch.nn.Linear`` in compiled code. None where tensors are not served, or a parameter is
+    parametrised."""
+    if "weight" not in parameters or "bias" not in parameters:
+        return None
+    return product(input, parameters["weight"], parameters["bias"])
 
 
 def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any:

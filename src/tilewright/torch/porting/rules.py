@@ -32,16 +32,24 @@ class Kind:
     methods: those that a subclass must have from its base.
     forward: what their forward becomes.
     by: our function, for the report.
+    compiled: what compiled code calls in place of the forward, if it is another (`methods.apart`).
     """
 
     bases: tuple[type, ...]
     methods: tuple[str, ...]
     forward: Callable[..., Any]
     by: str
+    compiled: Callable[..., Any] | None = None
+
+    def made(self, module: nn.Module) -> Mapping[str, Any]:
+        """What a module's ``__dict__`` gets."""
+        if self.compiled is None:
+            return methods.bound(module, self.forward)
+        return methods.apart(module, self.forward, self.compiled)
 
 
 KINDS = (
-    Kind((nn.Linear,), ("forward",), forwards.linear_forward, "linear"),
+    Kind((nn.Linear,), ("forward",), forwards.linear_forward, "linear", forwards.compiled_linear),
     Kind(
         (nn.Conv1d, nn.Conv2d, nn.Conv3d),
         ("forward", "_conv_forward"),
@@ -97,7 +105,7 @@ def judged(module: nn.Module) -> Found | None:
                 if why:
                     return Found({}, "", why)
                 rank = base.__name__[-2] if "Conv" in base.__name__ else ""
-                return Found(methods.bound(module, kind.forward), kind.by.format(rank))
+                return Found(kind.made(module), kind.by.format(rank))
     if isinstance(module, nn.TransformerEncoderLayer):
         return Found(
             {},
