@@ -3,8 +3,10 @@ space."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -92,41 +94,77 @@ NO_FASTER = "gluon_ws"
 the estimate's tiles. So a tuning alone tries it there (docs/notes/moe-layers.md)."""
 
 
+_SIGNATURE = (
+    "layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue", "scale_a", "scale_b",
+    "zero_b", "quant",
+)  # fmt: skip
+
+TILES: dict[str, Sequence[int]] = {
+    "tile_m": (16, 32, 64, 128),
+    "tile_n": (32, 64, 128, 256),
+    "tile_k": (32, 64, 128, 256),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, MOST_STAGES),
+}
+"""The tiles and rings of the default space."""
+
+
 def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) -> KernelSpace:
     """Some tens of kernels for problems with the form, dtypes, layout, precision, scales and
-    epilogue of `problem`. At least one of them serves every size, alignment and stride."""
+    epilogue of `problem`. At least one of them serves every size, alignment and stride. Problems of
+    one kind get the same object."""
     in_order = problem.walked in ("contiguous", "masked")
     left_out = NO_FASTER if problem.epilogue and in_order and not tuned else ""
-    return KernelSpace(
-        "grouped_gemm",
-        {
-            "form": [problem.walked],
-            "layout": [problem.one.layout],
-            "dtype_a": [problem.dtype_a],
-            "dtype_b": [problem.dtype_b],
-            "dtype_c": [problem.dtype_c],
-            "precision": [problem.precision],
-            "epilogue": [problem.epilogue],
-            "scale_a": [problem.scale_a],
-            "scale_b": [problem.scale_b],
-            "zero_b": [problem.zero_b],
-            "quant": [problem.quant],
-            "tile_m": (16, 32, 64, 128),
-            "tile_n": (32, 64, 128, 256),
-            "tile_k": (32, 64, 128, 256),
-            "num_warps": (4, 8),
-            "num_stages": (2, 3, MOST_STAGES),
-            "pipeline": [
-                one
-                for one in on(arch)
-                if problem.walked in PIPELINES[one].forms and one != left_out
-            ],
-            "store": STORES,
-            "alignment": (16, 1),
-            "index_bits": INDEX_BITS,
-        },
-        {"worth having": _worth_having} | ({"stages": _stages} if arch.backend == "cuda" else {}),
-    )
+    signature = {field: getattr(problem, field) for field in _SIGNATURE}
+    signature |= {"form": problem.walked, "layout": problem.one.layout}
+    kind = (arch.name, left_out, *signature.values())
+    if kind not in _made:
+        if len(_made) >= MOST_KINDS:
+            _made.clear()
+        _made[kind] = _default_space(signature, left_out, arch)
+    return _made[kind]
+
+
+MOST_KINDS = 256
+_made: dict[tuple[Any, ...], KernelSpace] = {}
+
+
+def _default_space(signature: Mapping[str, Any], left_out: str, arch: Arch) -> KernelSpace:
+    names = (*TILES, "pipeline", "store", "alignment", "index_bits")
+    pipelines = [
+        name for name in on(arch) if signature["form"] in PIPELINES[name].forms and name != left_out
+    ]
+    axes = {axis: [value] for axis, value in signature.items()}
+    if rows := _rows(signature, pipelines, arch):
+        return KernelSpace("grouped_gemm", axes, linked={names: rows})
+    whole = (*TILES.values(), pipelines, STORES, (16, 1), INDEX_BITS)  # which says why none is
+    every = dict(zip(names, whole, strict=True))
+    return KernelSpace("grouped_gemm", {**axes, **every}, {"worth having": partial(_kept, arch)})
+
+
+def _rows(
+    signature: Mapping[str, Any], pipelines: Sequence[str], arch: Arch
+) -> list[tuple[Any, ...]]:
+    """The rows that are worth having. Most of all are not, or no kernels: to judge each would take
+    most of the time of a first plan."""
+    usual = {**AXES, **signature, "dtype_acc": ""}
+    kept = []
+    for tile in itertools.product(*TILES.values()):
+        of_tile = usual | dict(zip(TILES, tile, strict=True))
+        for name, store in itertools.product(pipelines, STORES):
+            record = PIPELINES[name].one
+            for alignment, bits in itertools.product((16, 1), INDEX_BITS):
+                if alignment not in record.alignments or bits not in record.index_bits:
+                    continue
+                said = {"pipeline": name, "store": store, "alignment": alignment}
+                config = GroupedGemmConfig(**(of_tile | said | {"index_bits": bits}))
+                if _kept(arch, config):
+                    kept.append((*tile, name, store, alignment, bits))
+    return kept
+
+
+def _kept(arch: Arch, config: GroupedGemmConfig) -> bool:
+    return _worth_having(config) and (arch.backend != "cuda" or _stages(config))
 
 
 def _stages(config: GroupedGemmConfig) -> bool:
