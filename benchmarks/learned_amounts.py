@@ -27,7 +27,7 @@ def judged(
     others: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """What models are worth on problems held out that learn from `taught` of the rest, and of those
-    of the operation's other classes."""
+    of other classes."""
     from tilewright.learn import judge
     from tilewright.learn.train import MOST_TREES, train
 

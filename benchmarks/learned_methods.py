@@ -12,8 +12,7 @@
 Needs no GPU; needs LightGBM. All of it is worked out from the times in `learned_h200.parquet`, and
 written under the command's name into `learned_methods_h200.json`; there `kernels` and `trade` are
 of the 332 problems that it had at first, `figures` of the 1,631 that it had then, all three with
-trees of 15 leaves. These and `silence` learn from each class alone, the others from the operation's
-other classes too. Speeds of the kernel chosen are in percent of the fastest one timed: mean, P10,
+trees of 15 leaves. Speeds of the kernel chosen are in percent of the fastest one timed: mean, P10,
 least.
 
 methods: problems are held out by kin, in five parts. For each part, each way is judged within the

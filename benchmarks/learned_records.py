@@ -27,7 +27,7 @@ def measured() -> dict[str, list[Any]]:
 
 
 def sheets() -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """The problems of each class, and those of the other classes of its operation."""
+    """The problems of each class, and those that it learns from beside them."""
     from tilewright.learn import judge
 
     for lesson, some in measured().items():

@@ -148,7 +148,6 @@ def test_kin_are_what_says_much_about_each_other():
     one = gemm.problem_type(64, 128, 256)
     assert gemm.kin(one) == gemm.kin(replace(one, m=65, alignment=0))
     assert gemm.kin(one) != gemm.kin(gemm.problem_type(64, 128, 512))
-    assert gemm.kin(one) == gemm.kin(replace(one, n=120, ldb=0, ldc=0))  # in fp8 they are the same
     layer = conv.problem_type(8, 64, 64, (32, 32), (3, 3), pad=(1, 1))
     assert conv.kin(layer) == conv.kin(replace(layer, n=16))
     assert conv.kin(layer) == conv.kin(replace(layer, spatial=(64, 64)))
@@ -203,8 +202,11 @@ def halves() -> list[train.Sheet]:
 def test_other_classes_are_learned_from_without_kin_held_out(
     sheets: list[train.Sheet], halves: list[train.Sheet], monkeypatch: Any
 ):
-    every = {"gemm_bf16": sheets, "gemm_fp16": halves}
+    every: dict[str, Any] = {"gemm_bf16": sheets, "gemm_fp16": halves, "gemm_e4m3fn": ["another"]}
     assert judge.beside(every, "gemm_fp16") == sheets
+    assert not judge.beside(every, "gemm_e4m3fn")
+    layers: dict[str, Any] = {"conv_bf16_data": [1], "conv_fp16_data": [2], "conv_fp16_weights": []}
+    assert judge.beside(layers, "conv_bf16_data") == [2]
     calls: list[tuple[set[Any], set[Any], Any]] = []
 
     def trained(some: Any, lesson: str, trees: int, grow: Any, beside: Any) -> Any:

@@ -24,6 +24,9 @@ from tilewright.select.model import MOST_GAIN, Model
 FOLDS = 5
 GAINS = (0.0, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, MOST_GAIN)
 """Gains (as logarithms) among which the least one is set; from the last one, never."""
+HALVES = ("bf16", "fp16")
+"""Dtypes that kernels compute alike, at the same rates. What is learned of other dtypes or
+directions is of no use on problems held out, or of harm (docs/learning.md)."""
 CANDIDATES = (2, 16, 40, 64)
 """Where ranges of the number of kernels measured begin."""
 FIRST = 5
@@ -104,15 +107,19 @@ def verdict(model: Model, sheet: Sheet) -> Verdict:
 
 
 def beside(measured: Mapping[str, Sequence[Sheet]], lesson: str) -> list[Sheet]:
-    """Of all sheets by class those of the other classes of an operation, which a model of `lesson`
-    learns from too."""
-    family = measured[lesson][0].block.problem.family
+    """Of all sheets by class those of classes that differ from `lesson` in the `HALVES` alone,
+    which its model learns from too."""
     return [
         sheet
         for other, sheets in measured.items()
         for sheet in sheets
-        if other != lesson and sheet.block.problem.family == family
+        if other != lesson and _subject(other) == _subject(lesson)
     ]
+
+
+def _subject(lesson: str) -> list[str]:
+    """The words of a class's name, the halves as one."""
+    return [HALVES[0] if word in HALVES else word for word in lesson.split("_")]
 
 
 def no_kin(sheets: Sequence[Sheet], held: Sequence[Sheet]) -> list[Sheet]:

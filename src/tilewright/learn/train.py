@@ -4,9 +4,8 @@ A model is the mean of two, which err in different ways. One half of the trees i
 estimated), less what all kernels of a problem have in common: only their order matters. A kernel
 weighs (best / its time)^4, since to rank slow ones wrong costs nothing. The other half makes
 choices by chance, the faster kernel the likelier, as they would be by the times measured
-(`listwise`). Problems of the operation's other classes are learned from beside those of the model's
-own, with less weight: much of what the estimate gets wrong is the same for other dtypes and
-directions. LightGBM grows the trees; it is imported here alone.
+(`listwise`). Of a class in fp16 the problems in bf16 are learned from beside its own, with less
+weight, and the reverse (`judge.beside`). LightGBM grows the trees; it is imported here alone.
 """
 
 from __future__ import annotations
@@ -131,8 +130,8 @@ def train(
     `least_gain` is 0: `judge` sets it. The same sheets give the same model. Raises `BadArgument`
     without any, and `TilewrightError` without LightGBM.
 
-    grow: makes the trees; by default `fit`. beside: sheets of the operation's other classes, which
-    are learned from with the weight `BESIDE`.
+    grow: makes the trees; by default `fit`. beside: sheets of other classes, which are learned from
+    with the weight `BESIDE`.
     """
 
     if not sheets:

@@ -14,14 +14,9 @@ _RANGES = (1, 16, 128, 1024)
 """Ends of the ranges of M, by which a GEMM is bound by other things."""
 
 
-_WHOLE = 16
-"""N and K of products in fp8 are multiples of this."""
-
-
 def kin(p: GemmProblem) -> Hashable:
-    """A layer's weights: its products differ in rows, and in fp8 N and K are padded."""
-    n, k = (-(-size // _WHOLE) * _WHOLE for size in (p.n, p.k))
-    return n, k, p.layout, p.batch
+    """A layer's weights: its products differ in rows."""
+    return p.n, p.k, p.layout, p.batch
 
 
 def kind(p: GemmProblem) -> str:
