@@ -2,6 +2,7 @@
 models.
 
     python benchmarks/learning_data.py draw                 # choose the pairs; needs scipy, no GPU
+    python benchmarks/learning_data.py spaces               # how many kernels to choose from
     python benchmarks/learning_data.py plan --seconds 500 --gpus 1      # what a run would measure
     python benchmarks/learning_data.py measure --seconds 240 --out DIR --part 0/2
 
@@ -91,6 +92,8 @@ KERNELS, COMMON = 12, 40
 SLOWEST = 2.5
 """Models are not asked about kernels of over twice the least estimate
 (`select.learned.FARTHEST`)."""
+COUNTED = 150
+"""Problems of each class that `spaces` counts kernels of."""
 TUNED_SLOWEST = 1.25
 """Of kernels that only a tuning chooses from."""
 PAIRS_A_SECOND = 54
@@ -596,6 +599,26 @@ def _timed(results: Results, group: Group) -> set[tuple[str, str]]:
     return {(kernel, problem) for kernel, _, problem, _, _, how in kept if how == settings}
 
 
+def spaces(args: argparse.Namespace) -> None:
+    """Say how many kernels serve problems of each kind, and how many are near the best estimate: by
+    the dispatcher's spaces, and by these with tuning's."""
+    device = arch.device(DEVICE)
+    for name in args.classes:
+        of = CLASSES[name]
+        problems = turns(of, of.problems())[:COUNTED]
+        kind = ops.family(problems[0].family).kind
+        kinds = sorted({*map(kind, problems)})
+        for says, tuned in (("the dispatcher's", False), ("with tuning's", True)):
+            kernels = partial(_kernels, tuned=tuned)
+            for slowest in (math.inf, SLOWEST):
+                found = designs.in_range(problems, kernels, device, slowest)
+                counts = {
+                    one: [len(c) for p, c in found.items() if kind(p) == one] for one in kinds
+                }
+                middle = {one: sorted(some)[len(some) // 2] for one, some in counts.items() if some}
+                print(f"{name}, {says}, under {slowest} times the least: {middle}", flush=True)
+
+
 def plan(args: argparse.Namespace) -> None:
     """Say how many pairs each class has, and how long they take."""
     whole = 0
@@ -633,10 +656,10 @@ def _unpack(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in ("draw", "plan", "measure"):
+    for command in ("draw", "spaces", "plan", "measure"):
         one = commands.add_parser(command)
         one.add_argument("--classes", nargs="+", choices=CLASSES, default=[*CLASSES])
-        if command != "draw":
+        if command in ("plan", "measure"):
             one.add_argument(
                 "--kernels", type=int, default=KERNELS, help="of each problem, at most"
             )
@@ -649,7 +672,7 @@ def main() -> None:
     one.add_argument("--devices", default="all", help="as for `tilewright sweep`")
     args = parser.parse_args()
     if args.command != "draw":
-        {"plan": plan, "measure": measure}[args.command](args)
+        {"spaces": spaces, "plan": plan, "measure": measure}[args.command](args)
         return
     for name in args.classes:
         sample = draw(name)

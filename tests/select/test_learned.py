@@ -21,6 +21,7 @@ from tilewright.cli.app import app
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, BadFile
 from tilewright.select import trees as trees_module
+from tilewright.select.constraints import Constraints
 from tilewright.select.features import Described
 from tilewright.select.learned import FARTHEST, Learned, judged
 from tilewright.select.model import SCHEMA, Asked, Feature, Models, gather, load, save
@@ -96,6 +97,33 @@ def test_a_dispatcher_asks_tables_then_the_model_then_the_estimate():
         "shipped", "learned", "analytical", "first fit",
     ]  # fmt: skip
     assert "learned" not in [s.name for s in Dispatcher().selector.selectors]
+
+
+def test_a_model_of_tunings_kernels_too_is_asked_about_all_of_them(monkeypatch: Any):
+    """The dispatcher's own space is cut here; tuning's has the rest."""
+    space = GEMM.default_space(PROBLEM, ARCH)
+    own = replace(space, constraints={**space.constraints, "own": lambda c: c.pipeline != OTHER})
+    monkeypatch.setattr(type(GEMM), "default_space", lambda *_: own)
+    monkeypatch.setattr(type(GEMM), "tuning_spaces", lambda *_: [space])
+    wide = replace(MODEL, wide=True)
+    (first,) = Learned(Models([wide])).recall(PROBLEM, H200)
+    assert first.config == chosen(MODEL)[0].config and first.config.pipeline == OTHER
+    dispatcher = Dispatcher(device="h200_sxm", models=Models([wide]))
+    plan = dispatcher.select(PROBLEM)
+    assert (plan.config, plan.selector) == (first.config, "learned")
+    assert dispatcher.explain(PROBLEM).chosen == plan.config.name
+    # without it, or where it is not believed or not taught, the dispatcher's space is all there is
+    never, other = replace(wide, least_gain=1.0), GEMM.problem_type(8192, 1024, 4096)
+    assert [c.config for c in Learned(Models([never])).recall(PROBLEM, H200)] == [FIRST]
+    elsewhere = replace(wide, archs=("sm_80",))
+    for model, problem in ((MODEL, PROBLEM), (elsewhere, PROBLEM), (wide, other)):
+        assert not [*Learned(Models([model])).recall(problem, H200)]
+        found = Dispatcher(device="h200_sxm", models=Models([model])).select(problem)
+        assert found.config in own.expand(ARCH).configs
+    limited = Dispatcher(
+        device="h200_sxm", models=Models([wide]), constraints=Constraints(pipelines=("tma",))
+    )
+    assert limited.select(PROBLEM).config.pipeline == "tma"
 
 
 def test_the_environment_names_models(monkeypatch: Any, tmp_path: Path):

@@ -17,7 +17,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.errors import BadArgument
 from tilewright.learn.matrix import mark
-from tilewright.learn.train import MOST_TREES, Grow, Sheet, train
+from tilewright.learn.train import MOST_TREES, Grow, Sheet, train, wide
 from tilewright.select.learned import judged
 from tilewright.select.model import MOST_GAIN, Model
 
@@ -256,7 +256,7 @@ def learn(
     model = train(sheets, lesson, trees, beside=beside)
     told = report(found.verdicts, found.guards)
     made = {**model.made, "folds": count, "judged": told, "worst": worst(found)}
-    return replace(model, **asdict(guard(found.verdicts)), made=made), found
+    return replace(model, **asdict(guard(found.verdicts)), wide=wide(sheets), made=made), found
 
 
 # --- figures ----------------------------------------------------------------------------------

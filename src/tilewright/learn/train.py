@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from tilewright import ops
+from tilewright.arch import arch
 from tilewright.errors import BadArgument, TilewrightError
 from tilewright.learn.matrix import Block, mark, provenance
 from tilewright.select.features import Described
@@ -30,6 +32,9 @@ SOFTNESS = 0.05
 DECIMALS, FIGURES = 5, 6
 BESIDE = 0.3
 """The weight of a problem of another class."""
+BEYOND = 0.1
+"""The share of kernels beyond the dispatcher's space from which on it is no chance that they were
+measured."""
 LEAST_BEND = 0.002
 """Second derivatives below this would make steps too long."""
 MOST_WORDS = 16
@@ -96,6 +101,21 @@ def asked_of(feature: Feature, sheets: Sequence[Sheet]) -> Feature:
     """A feature without the words that were not seen in `sheets`; the others keep their numbers."""
     seen = len(_words([sheet.described.column(feature.name) for sheet in sheets if feature.words]))
     return replace(feature, words=feature.words[:seen])
+
+
+def wide(sheets: Sequence[Sheet]) -> bool:
+    """Whether kernels that a dispatcher does not choose from were measured too: more than there may
+    be of kernels that it chose from once."""
+    spaces: dict[Any, set[Any]] = {}
+    beyond = count = 0
+    for sheet in sheets:
+        problem, this = sheet.block.problem, arch(sheet.block.device.arch)
+        space = ops.family(problem.family).default_space(problem, this)
+        if (key := (this.name, space.key)) not in spaces:
+            spaces[key] = {*space.expand(this).configs}
+        beyond += sum(config not in spaces[key] for config in sheet.block.us)
+        count += len(sheet.block.us)
+    return beyond > BEYOND * count
 
 
 def _words(columns: Sequence[Any]) -> tuple[str, ...]:

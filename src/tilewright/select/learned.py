@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import ops
+from tilewright.arch import arch
 from tilewright.arch.model import Device
+from tilewright.ops.pool import Pool
 from tilewright.select import Choice, Offers, Skipped
 from tilewright.select.analytical import Analytical
 from tilewright.select.features import Described
@@ -43,6 +45,9 @@ class Learned:
     nothing either where the best kernel is not expected to be faster than that by the model's least
     gain, and where a record has the vendor's library ahead.
 
+    A model that learned from kernels of tuning's spaces too (`Model.wide`) is asked about all of
+    them: the kernel that comes first then is a candidate beside the dispatcher's.
+
     offers: what the vendor's library offers; None: it is not asked.
     """
 
@@ -52,6 +57,7 @@ class Learned:
         self.models = models
         self._offers = offers
         self._warned: set[str] = set()
+        self._pools: dict[tuple[Any, ...], Pool] = {}
 
     def knows(self, family: str, device: Device) -> bool:
         """See `tilewright.select.Knows`."""
@@ -78,8 +84,30 @@ class Learned:
             yield Choice(config, self.name, why, ahead=best and not behind)
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
-        """No kernels of its own."""
-        return iter(())
+        """The first kernel of all that a dispatcher or a tuning chooses from, by a model that
+        learned from both and is not silent; or by the estimate, where the model expects no more
+        than its least gain of another."""
+        model = self._model(problem, device)
+        if isinstance(model, str) or not model.wide or self._behind(problem, None, device):
+            return
+        pool = self._wide(problem, device)
+        found = judged(model, Described(problem, pool, device))
+        if isinstance(found, str):
+            return
+        at = found.order[0] if found.gain >= model.least_gain else found.first
+        why = f"first of {len(pool)} kernels, tuning's among them"
+        yield Choice(found.described.pool[at], self.name, why)
+
+    def _wide(self, problem: Any, device: Device) -> Pool:
+        """The kernels of the dispatcher's space and of tuning's that serve a problem."""
+        family, this = ops.family(problem.family), arch(device.arch)
+        spaces = [family.default_space(problem, this), *family.tuning_spaces(problem, this)]
+        key = (this.name, *(space.key for space in spaces))
+        if key not in self._pools:
+            found = (config for space in spaces for config in space.expand(this).configs)
+            self._pools[key] = Pool(tuple(dict.fromkeys(found)))
+        pool = self._pools[key]
+        return pool.part(family.serving(problem, pool, this)) if pool else pool
 
     def silence(self, problem: Any, candidates: Sequence[Any], device: Device) -> str:
         """Why it says nothing about the candidates; ``""`` if it does."""
@@ -92,8 +120,8 @@ class Learned:
             self._warned.add(model.lesson)
             log.warning("%s: not used: %s", self.models.where or "models", model.stale)
 
-    def _judged(self, problem: Any, candidates: Sequence[Any], device: Device) -> _Judged | str:
-        """The judgement, or why there is none."""
+    def _model(self, problem: Any, device: Device) -> Model | str:
+        """The model of a problem's class, or why it is not asked."""
         family = ops.family(problem.family)
         lesson = family.lesson(problem)
         model = self.models.get(lesson)
@@ -104,8 +132,20 @@ class Learned:
             return model.stale
         if (kind := family.kind(problem)) in model.silent_kinds:
             return f"the model of {lesson} was not ahead on problems of kind {kind}"
+        return model
+
+    def _behind(self, problem: Any, candidates: Sequence[Any] | None, device: Device) -> bool:
+        """Whether a record has the vendor's library, be it among the candidates, ahead."""
         offered = Analytical(offers=self._offers).recall(problem, device)
-        if any(isinstance(one, Choice) and one.config in candidates for one in offered):
+        choices = (one.config for one in offered if isinstance(one, Choice))
+        return any(candidates is None or config in candidates for config in choices)
+
+    def _judged(self, problem: Any, candidates: Sequence[Any], device: Device) -> _Judged | str:
+        """The judgement, or why there is none."""
+        model = self._model(problem, device)
+        if isinstance(model, str):
+            return model
+        if self._behind(problem, candidates, device):
             return "a record has the vendor's library ahead for such problems"
         found = judged(model, Described(problem, candidates, device))
         if isinstance(found, str):

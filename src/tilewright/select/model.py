@@ -70,6 +70,7 @@ class Model:
         estimate's first to be chosen before it; set on problems that training did not see.
     silent_kinds: kinds of problems (`Family.kind`) of which the model was behind the estimate, on
         problems that training did not see.
+    wide: whether it learned from kernels of tuning's spaces too, so that it is asked about them.
     made: how it was made and how good it was then, as plain data.
     """
 
@@ -83,6 +84,7 @@ class Model:
     probes: tuple[Probe, ...]
     least_gain: float
     silent_kinds: tuple[str, ...] = ()
+    wide: bool = False
     made: dict[str, Any] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
