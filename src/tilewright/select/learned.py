@@ -72,8 +72,7 @@ class Learned:
         first = found.expected[found.first]
         behind = ops.family(problem.family).library_faster(problem, device)
         for at in found.order:
-            config, us = found.described.pool[at], found.expected[at]
-            why = f"expected {us:.1f} µs, estimated {float(found.described.us[at]):.1f} µs"
+            config, why = found.described.pool[at], found.said(at)
             best = at == found.order[0]
             if best:
                 name = found.described.pool[found.first].name
@@ -85,18 +84,18 @@ class Learned:
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         """The first kernel of all that a dispatcher or a tuning chooses from, by a model that
-        learned from both and is not silent; or by the estimate, where the model expects no more
-        than its least gain of another."""
+        learned from both; or the estimate's first of them, where the model expects of no other a
+        gain that counts."""
         model = self._model(problem, device)
         if isinstance(model, str) or not model.wide or self._behind(problem, None, device):
             return
         pool = self._wide(problem, device)
         found = judged(model, Described(problem, pool, device))
-        if isinstance(found, str):
-            return
-        at = found.order[0] if found.gain >= model.least_gain else found.first
-        why = f"first of {len(pool)} kernels, tuning's among them"
-        yield Choice(found.described.pool[at], self.name, why)
+        if not isinstance(found, str):
+            at = found.order[0] if found.gain >= model.least_gain else found.first
+            said = f"{found.said(at)}; the first of {len(pool)} kernels, tuning's among them"
+            behind = ops.family(problem.family).library_faster(problem, device)
+            yield Choice(found.described.pool[at], self.name, said, True, ahead=not behind)
 
     def _wide(self, problem: Any, device: Device) -> Pool:
         """The kernels of the dispatcher's space and of tuning's that serve a problem."""
@@ -178,6 +177,11 @@ class _Judged:
     order: list[int]
     first: int
     gain: float
+
+    def said(self, at: int) -> str:
+        """Both figures of a kernel."""
+        us = float(self.described.us[at])
+        return f"expected {self.expected[at]:.1f} µs, estimated {us:.1f} µs"
 
 
 def judged(model: Model, described: Described) -> _Judged | str:
