@@ -247,6 +247,7 @@ def graph_of(run: Callable[[], Any]) -> tuple[Callable[[], Any], Any]:
     import torch
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # what `run` reads may be on its way there
     with torch.cuda.stream(stream):
         for _ in range(3):
             run()

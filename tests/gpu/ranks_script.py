@@ -138,7 +138,8 @@ def parallel(mesh: Any) -> None:
     _, counts = counted(model, x)
     assert counts == OURS, counts
     compared(model, x, exact, "parallel")
-    compiled = torch.compile(model, backend="aot_eager")
+    # Torch 2.11 compiles it anew with symbols for sizes, which its DTensor cannot hash.
+    compiled = torch.compile(model, backend="aot_eager", dynamic=False)
     compared(compiled, x, exact, "parallel, compiled")
 
 
