@@ -136,7 +136,7 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     if p.group_c != 1 or p.precision == "tf32" or p.taps == 1:
         return
     if p.groups == 1 < p.k and not tuned:
-        return  # images of one channel are for matrix units, where nothing was timed
+        return  # of images of one channel: matrix units were faster in three of four (conv-held.md)
     width, spread = common.pixel_alignments(p), windows.several(p)
     for word in windows.words(p):
         row = windows.is_row(word, len(p.spatial))
