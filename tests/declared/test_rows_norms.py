@@ -4,6 +4,7 @@ values, and calls that are refused."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -118,22 +119,23 @@ def chosen(name, **fields):
 
 @pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
-@pytest.mark.parametrize("columns", [8202, 12288, 17000])
+@pytest.mark.parametrize("columns", [2500, 8202, 12288, 17000])
 def test_long_rows_are_right_in_every_block(name, columns):
     """In two tiles, in one, and in pieces of either size; one by one, read again or not, and in
     turns of workgroups that load rows ahead."""
     family, this = ops.family(name), arch("sm_90")
     problem = family.problem_type(
-        rows=5, columns=columns, has_w=True, has_residual=columns == 8202, statistics=True
+        rows=5, columns=columns, has_w=True, has_residual=columns == 2500, statistics=True
     )
+    blocks = {2500: (4096,), 17000: (24576, 4096, 8192)}
+    held, *pieces = blocks.get(columns, (12288, 4096))
     kinds = {}
     for one in family.default_space(problem, this).expand(this).configs:
-        if one.num_warps >= 16 and family.supports(one, problem, this):
+        if family.supports(one, problem, this) and one.ROWS == 1:
             kinds[one.BLOCK, one.AGAIN, one.AHEAD] = one
-    held, pieces = (24576, (4096, 8192)) if columns > 16384 else (12288, (4096,))
-    ahead = (0, 1, 2) if problem.has_residual else (0, 1, 2, 4)
     assert {*kinds} == {
-        *((n, False, 0) for n in pieces), *((held, False, n) for n in ahead), (held, True, 0)
+        *((n, False, 0) for n in (held, *pieces)), *((held, False, n) for n in (1, 2, 4)),
+        (held, True, 0),
     }  # fmt: skip
     few = replace(device("h200_sxm"), compute_units=2)
     for config in (one for (*_, ahead), one in kinds.items() if ahead in (0, 2)):
@@ -142,17 +144,29 @@ def test_long_rows_are_right_in_every_block(name, columns):
 
 
 def test_long_rows_are_read_again_where_every_sm_has_several():
-    """By workgroups of so few warps, and registers, that an SM has several."""
-    for name, columns, warps, registers in (
-        ("layer_norm", 12288, 8, 64), ("rms_norm", 12288, 8, 40), ("rms_norm", 20000, 16, 40),
+    """By the fewest warps whose rows an SM's own cache has together, and as few registers."""
+    layer, rms = partial(chosen, "layer_norm", rows=1000), partial(chosen, "rms_norm", rows=1000)
+    for one, columns, warps, registers in (
+        (layer, 4096, 4, 64), (layer, 12288, 8, 64), (layer, 16384, 16, 64),
+        (rms, 8192, 16, 32), (rms, 12288, 16, 32), (rms, 20000, 32, 32),
     ):  # fmt: skip
-        config = chosen(name, rows=1000, columns=columns)[1]
+        config = one(columns=columns)[1]
         assert (config.AGAIN, config.num_warps, config.maxnreg) == (True, warps, registers)
-    plain = ({"rows": 500}, {"columns": 8192}, {"columns": 12287})
-    for more in (*plain, {"quant": "row", "out_dtype": "int8"}):
+    for more in ({"rows": 500}, {"columns": 12287}, {"quant": "row", "out_dtype": "int8"}):
         assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AGAIN
-    problem = chosen("layer_norm", rows=1000, columns=12288)[0]
+    once = rms(columns=4096)[1]
+    assert (once.HELD, once.AGAIN, once.AHEAD, once.num_warps) == (True, False, 0, 8)
+    problem = layer(columns=12288)[0]
     assert not tw.Dispatcher(device="mi300x").select(problem).config.AGAIN
+
+
+def test_rows_that_no_cache_has_are_loaded_ahead():
+    problem, config = chosen("rms_norm", rows=1000, columns=20000, has_residual=True)
+    plan = tw.Dispatcher(device="h200_sxm").select(problem)
+    assert config.AHEAD and not config.AGAIN and plan.launch.steps[0].grid == (132, 1, 1)
+    wide = {"dtype": "fp32", "w_dtype": "fp32", "out_dtype": "fp32"}
+    assert chosen("rms_norm", rows=1000, columns=20000, **wide)[1].AHEAD
+    assert not chosen("rms_norm", rows=500, columns=20000, **wide)[1].AHEAD
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])

@@ -28,6 +28,12 @@ is full of lanes and has fewer bytes on their way to it."""
 AGAIN_REGISTERS = (32, 40, 64)
 """Registers of a lane where rows are read again: an SM then has 64, 48 or 32 warps."""
 
+NEAR_BYTES = 96 << 10
+"""Bytes of rows that an SM reads again at a time, at most, so that its own cache still has them,
+beside results that pass through it. On an H200 (benchmarks/results/operations_again_h200.json)
+`rms_norm` of 8192 elements took 126.3 µs with 64 KB of them and 132.6 with 128, of 24128 elements
+97.2, 98.5 and 118.7 with 94, 141 and 188."""
+
 AXES: dict[str, tuple[Any, ...]] = {
     **_tiles.AXES,
     "BLOCK": (*_tiles.AXES["BLOCK"], TWO, MOST),
@@ -54,7 +60,7 @@ LARGE_PIECE = 8192
 """Elements of the larger piece. Twice as large pieces keep as many bytes in flight with half as
 many workgroups, so that half as many rows lie in L2 until they are read again."""
 
-_SMS, _LANES, _L2 = 132, 2048, 50 * 2**20
+_SMS, _LANES, _REGISTERS, _L2 = 132, 2048, 65536, 50 * 2**20
 """SMs of an H200, what each holds, and its L2 (its data sheet)."""
 
 
@@ -116,7 +122,10 @@ def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
         room = arch.shared_memory * ahead_warps(problem) // MOST_WARPS - _MEETING
         ahead = [n for n in AXES["AHEAD"] if n and n * row <= room]
         found += [{**usual, "AHEAD": n, "num_warps": ahead_warps(problem)} for n in ahead]
-        found += [{**usual, **again(problem, warps)} for warps in again_warps(problem)]
+        found += [
+            {**usual, "AGAIN": True, "num_warps": n, "maxnreg": _registers(problem, n)}
+            for n in again_warps(problem)
+        ]
     return found
 
 
@@ -128,18 +137,26 @@ def again_warps(problem: Any) -> list[int]:
     """Warps of workgroups whose rows are read again, the fewest first."""
     least, most = AGAIN_ELEMENTS
     held = blocks(problem)[0] // 32
-    return [warps for warps in AXES["num_warps"] if least * warps <= held <= most * warps]
+    taken = [warps for warps in AXES["num_warps"] if least * warps <= held <= most * warps]
+    return [warps for warps in sorted(taken) if _fits_near(problem, warps)]
 
 
-def again(problem: Any, warps: int) -> dict[str, Any]:
-    """The axes of so many warps whose rows are read again, with as few registers as hold what a
-    lane has of a row: elements of 16 bits as they lie, two in each; in fp32 those that a layer norm
-    needs twice, and sums with a residual."""
+def _fits_near(problem: Any, warps: int) -> bool:
+    """Whether an SM has several workgroups of so many warps that read rows again, and its own cache
+    all of their rows."""
+    row: int = problem.columns * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
+    count = min(_LANES, _REGISTERS // _registers(problem, warps)) // (32 * warps)
+    return 2 <= count <= NEAR_BYTES / max(1, row)
+
+
+def _registers(problem: Any, warps: int) -> int:
+    """The fewest registers that hold what a lane has of a row that is read again: elements of 16
+    bits as they lie, two in each; in fp32 those that a layer norm needs twice, and sums with a
+    residual."""
     each = blocks(problem)[0] // (32 * warps)
     lie = problem.family != "layer_norm" and not problem.has_residual
     needed = 16 + (each // 2 if lie and DTYPES[problem.dtype].bytes == 2 else each)
-    registers = next(n for n in AGAIN_REGISTERS if n >= needed)
-    return {"AGAIN": True, "num_warps": warps, "maxnreg": registers}
+    return next(n for n in AGAIN_REGISTERS if n >= needed)
 
 
 def ahead_warps(problem: Any) -> int:
@@ -156,18 +173,38 @@ def each_unit(config: Any) -> int:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles.prefers_held`, with two rules more. Where every SM has several rows, those of more
-    than `MANY` elements are read again, by the fewest warps; of others too few were timed. And the
-    rows that all SMs read in pieces at a time may fill half of L2, since as many results pass
-    through it."""
-    score = _tiles.prefers_held(problem, config)
+    """As `_tiles.prefers_held`, with rules for where every SM has several rows of more than
+    `LEAST_LONG` elements: they are read again, by the fewest warps, or loaded ahead (`_several`),
+    or each lane has twice as many elements. And the rows that all SMs read in pieces at a time may
+    fill half of L2, since as many results pass through it."""
+    several = problem.once(_several)
+    usual = _tiles.USUAL_ELEMENTS * (2 if several else 1)
+    score = _tiles.prefers(problem, config, usual) + (0.0 if config.HELD else 16.0)
     if config.AGAIN:
-        several = problem.columns > _tiles.MANY and problem.rows > 4 * _SMS
-        return float(-1.0 / config.num_warps if several else score + 0.125)
+        if several == "again":
+            return float(config.num_warps / 64 - 2.0)
+        return score + (0.125 if several else 8.0)
+    if config.AHEAD:
+        return float(-1.0 if several == "ahead" else score + 8.0)
     if config.HELD:
-        return score + (8.0 if config.AHEAD else 0.0)
+        return score
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.
     at_once = _SMS * _LANES // (32 * config.num_warps) * _tiles.PIECE // config.BLOCK
     under_way: float = min(problem.rows, at_once) * problem.columns * size
     return score + max(0.0, under_way / (_L2 / 2) - 1.0) * 16.0
+
+
+def _several(problem: Any) -> str:
+    """How rows are read untuned where every SM has several: ``again``, ``ahead`` (those that two
+    tiles hold, where its cache does not), ``once``; "" for few or short rows.
+
+    Of 4096 elements `rms_norm` took 65.0 µs read again and 63.8 held by as many warps, a layer
+    norm, which has more in registers, 65.8 and 71.4.
+    """
+    if problem.columns <= LEAST_LONG or problem.rows <= 4 * _SMS:
+        return ""
+    least = LEAST_LONG if problem.family == "layer_norm" else 2 * LEAST_LONG
+    if problem.quant != "row" and problem.columns > least and again_warps(problem):
+        return "again"
+    return "ahead" if blocks(problem)[0] in (TWO, MOST) else "once"
