@@ -26,10 +26,11 @@ def test_as_json_with_all_that_a_layer_may_have(cli):
     words = ("dtype_b=fp8", "scale_a=1x128", "scale_b=128x128", "scoring=sigmoid", "limit=7.5")
     found = cli.json("explain", "fused_moe", *SIZES, *words, "all-experts=256", *ON)
     assert [step["name"] for step in found["steps"]] == [
-        "route", "sort", "round", "first product", "activation", "second product", "combine"
+        "route", "sort", "round", "first product", "second product", "combine"
     ]  # fmt: skip
     assert found["steps"][0]["problem"]["experts"] == 256
-    assert found["steps"][3]["problem"]["dtype_a"] == "e4m3fn"
+    first = found["steps"][3]["problem"]
+    assert (first["dtype_a"], first["dtype_c"], first["quant"]) == ("e4m3fn", "e4m3fn", "block")
     assert found["estimated_us"] == sum(step["estimated_us"] for step in found["steps"])
     assert found["device"]["arch"] == "sm_90"
     more = cli.json("explain", "fused_moe", *SIZES, "capacity=8", "shared=1024", *ON)["steps"]

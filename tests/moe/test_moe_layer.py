@@ -195,6 +195,25 @@ def test_which_activations_are_no_step_of_their_own(name):
     assert own_step == ("glu" not in epilogue)
 
 
+@pytest.mark.parametrize(
+    ("fields", "between"),
+    [
+        ({}, []),
+        ({"limit": 0.5, "weights_first": True}, []),
+        ({"interleaved": True}, ["activation"]),
+        ({"bias": True}, ["activation"]),
+        ({"gated": False}, ["round"]),
+    ],
+)
+def test_in_fp8_by_blocks_a_product_rounds_what_the_next_takes(fields, between):
+    layer = {"tokens": 6, "hidden": 256, "inner": 128, "experts": 4, "k": 2, **fields}
+    steps = moe.plan(**layer, dtype_b="e4m3fn", **FEW).steps
+    names = [step.name for step in steps]
+    first, second = names.index("first product"), names.index("second product")
+    assert names[first + 1 : second] == between
+    assert (steps[first].problem.quant == "block") == (between == [])
+
+
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("said", [{}, GPT_OSS])
 def test_torch_compiles_the_layer_into_one_graph(said):

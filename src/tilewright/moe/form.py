@@ -72,6 +72,7 @@ class Form:
     epilogue: of the first product.
     gates_apart: whether it takes gates and ups that lie apart as pairs.
     gate: the activation of the step behind it; "" for none.
+    quant: how the epilogue's result is rounded in the product; "" for not there.
     numbers: the scalars that the epilogue takes, by name.
     """
 
@@ -79,6 +80,7 @@ class Form:
     gates_apart: bool = False
     gate: str = ""
     numbers: tuple[tuple[str, float], ...] = ()
+    quant: str = ""
 
     @property
     def folds(self) -> int:
@@ -96,7 +98,8 @@ def form(
     clamp: Clamp = Clamp(),
     columns_lie: bool = True,
     recorded: bool = False,
-    rounded: bool = False,
+    rounded: str = "",
+    whole_blocks: bool = False,
 ) -> Form:
     """The form of a layer.
 
@@ -108,11 +111,15 @@ def form(
     clamp: what the gate does besides.
     columns_lie: whether w1's rows lie contiguous, which are the product's columns.
     recorded: whether gradients are recorded: a gate in an epilogue would compute its sums again.
-    rounded: whether the second product takes 8 bits: the activation then rounds what it makes.
+    rounded: how what the second product takes is rounded to 8 bits, as `gated_activation` says it:
+        the activation then rounds what it makes.
+    whole_blocks: whether a product may round it by blocks: the columns are whole blocks of 128, and
+        both products have one dtype.
 
     A gate is in the first product's epilogue, unless
 
-    - gradients are recorded, or its result is rounded;
+    - gradients are recorded;
+    - its result is rounded, but for halves apart in whole blocks, which the product rounds itself;
     - its halves lie apart and there is a bias or a scale for each column, or rows of w1 do not lie
       contiguous;
     - it is clamped, and is not SiLU with a shift of 0 or 1.
@@ -137,6 +144,7 @@ def form(
         pair = CLAMPED.get(clamp.shift, "") if activation == "silu" else ""
         numbers = (("limit", min(clamp.limit, LARGEST)), ("alpha", clamp.alpha))
     paired = interleaved or (columns_lie and not bias and not by_columns)
-    if not pair or not paired or recorded or rounded:
+    in_product = rounded == "block" and whole_blocks and not interleaved
+    if not pair or not paired or recorded or (rounded and not in_product):
         return Form("+".join(first), gate=activation)
-    return Form("+".join((*first, pair)), not interleaved, "", numbers)
+    return Form("+".join((*first, pair)), not interleaved, "", numbers, rounded)

@@ -134,7 +134,8 @@ def plan(
         interleaved=interleaved,
         bias=bias,
         clamp=clamp,
-        rounded=scale_a != "",
+        rounded=scaling.quant,
+        whole_blocks=scaling.has_whole_blocks(inner),
         by_columns=scaling.by_columns,
     )
     rows, columns = tokens * k, inner * (2 if gated else 1)
@@ -185,14 +186,16 @@ def plan(
     rounded(tokens, hidden)
     if scale_a == ROW:
         taken("tokens", tokens, k)
-    tiled = {"rows_a": tokens, "per_row": k, "gates_apart": how.gates_apart}
+    tiled: dict[str, Any] = {"rows_a": tokens, "per_row": k, "gates_apart": how.gates_apart}
     tiled |= _sizes(columns, hidden, scaling)
+    if how.quant:
+        tiled |= {"quant": how.quant, "dtype_c": dtype_b}
     multiplied("first product", "gathered", True, how.epilogue, **tiled)
     if how.gate:
         gate = {"rows": rows, "columns": inner, "dtype": dtype, "gate": how.gate}
         gate |= ways if scale_a else {}
         asked.append(("activation", "gated_activation", {**gate, "interleaved": interleaved}))
-    else:
+    elif not how.quant:
         rounded(rows, inner)
     sizes = _sizes(hidden, inner, scaling)
     multiplied("second product", "contiguous", False, "bias" * bias, **sizes)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.blocks import parse
 from tilewright.errors import BadArgument
 from tilewright.moe.form import packed
 from tilewright.ops import epilogues
@@ -49,7 +50,12 @@ class Scaling:
     @property
     def quant(self) -> str:
         """How rows are rounded to 8 bits, as `quantise_rows` takes it; "" if they are not."""
-        return QUANT[self.scale_a] if self.scale_a else ""
+        return QUANT.get(self.scale_a, "")
+
+    def has_whole_blocks(self, columns: int) -> bool:
+        """Whether rows of so many columns are rounded in whole blocks."""
+        block = parse(self.scale_a) if self.quant == "block" else None
+        return block is not None and columns % block.columns == 0
 
     @property
     def blocks(self) -> dict[str, Any]:

@@ -139,7 +139,8 @@ def form_of_experts(w1: Any, w2: Any, said: Options, copied: bool) -> Form:
         copied,
         bias=said.b1 is not None,
         by_columns=said.scaling.by_columns,
-        rounded=said.scale_a != "",
+        rounded=said.scaling.quant,
+        whole_blocks=w1.dtype == w2.dtype and said.scaling.has_whole_blocks(w2.shape[-1]),
     )
 
 
@@ -274,11 +275,15 @@ def rows_of(
         of_rows = _taken(steps, of_rows, by.order, k)
     if how.gates_apart:
         chosen["gates_apart"] = True
+    if how.quant:
+        chosen["quant"] = how.quant
     if said.b1 is not None:
         chosen["bias"] = said.b1
     chosen |= _epilogue(how, given)
     first = _product(steps, (rows, of_rows), w1, 0, by, said, chosen, weights)
-    if said.scale_a and how.gate:
+    if how.quant:
+        middle = _pair(first)
+    elif said.scale_a and how.gate:
         middle = _pair(_activated(steps, first, how, said, **_rounding(steps, w2, 1, said)))
     else:
         middle = _rounded(steps, _activated(steps, first, how, said), w2, 1, said)
