@@ -164,6 +164,21 @@ def test_several_filters_of_a_channel(dispatcher, direction, count, spatial, fil
         assert found.ok, (problem, found)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_numbers_are_the_multiples_that_kernels_were_promised(direction, count):
+    """Of five channels of eight filters y's rows are whole 16 bytes, and x's are not."""
+    p = ConvProblem(2, 5, 5 * count, (9, 9), (3, 3), 5, pad=(1, 1), direction=direction)
+    config = kernel(p)
+    source = FAMILY.sources(config, arch("sm_90"))[MAIN]
+    step = FAMILY.launch(config, p, device("h200_sxm")).steps[0]
+    names = [name for name, kind in source.signature if kind not in ("constexpr", "()")]
+    given = dict(zip(names, step.arguments, strict=True))
+    for name, multiple in source.divisibility:
+        value = getattr(given[name], "value", 0)
+        assert value % multiple == 0, (name, value, multiple)
+
+
 def test_channels_first_and_parts_of_several_filters(dispatcher):
     plain = of_several(2, "weights", (7, 9), (3, 3), pad=(1, 1), dtype="bf16")
     for problem in (plain, replace(plain, **first_strides(plain))):

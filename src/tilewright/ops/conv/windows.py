@@ -75,7 +75,7 @@ def filters(c: ConvConfig) -> int:
     return max(1, c.spread)
 
 
-def _added(c: ConvConfig) -> int:
+def added(c: ConvConfig) -> int:
     """Filters that an element of the result adds up."""
     return filters(c) if c.direction == "data" else 1
 
@@ -187,7 +187,7 @@ def origin(c: ConvConfig, p: ConvProblem) -> tuple[int, int]:
 
 def taps(c: ConvConfig) -> int:
     """That a column of a tile holds, of all its filters."""
-    return _added(c) * math.prod(held(c).taps)
+    return added(c) * math.prod(held(c).taps)
 
 
 def pixels(c: ConvConfig) -> int:
@@ -202,7 +202,7 @@ def pixels(c: ConvConfig) -> int:
 def rows(c: ConvConfig) -> int:
     """Rows of the source (of x, for the weights' gradient) that a step reads, of all filters."""
     of = held(c)
-    return of.taps[0] * (_added(c) if c.direction == "data" else of.step_h)
+    return of.taps[0] * (added(c) if c.direction == "data" else of.step_h)
 
 
 def read(c: ConvConfig) -> int:

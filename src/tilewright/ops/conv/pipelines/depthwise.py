@@ -34,14 +34,14 @@ with one tap: nothing else is under way while a step's loads are waited for."""
 MOST_ELEMENTS = 2**15
 """Elements of the tiles that a kernel holds."""
 
-OWN: Catalogue = {
+_OWN: Catalogue = {
     # A kernel reads the channels that it makes.
-    "channels_out": integer(lambda p: p.channels_out, lambda c: max(read(c), written(c))),
+    "channels_out": integer(lambda p: p.c, lambda c: max(read(c), written(c))),
 }
 """What kernels for one filter of its own for every channel take."""
 
-_MADE = pointers.kernel("depthwise", "conv_depthwise", own=OWN)
-_WEIGHTS = pointers.kernel("depthwise", "conv_depthwise_weights", own={**OWN, **SUMS})
+_MADE = pointers.kernel("depthwise", "conv_depthwise", own=_OWN)
+_WEIGHTS = pointers.kernel("depthwise", "conv_depthwise_weights", own={**_OWN, **SUMS})
 
 
 def _tiles(c: Any, p: ConvProblem) -> Each:

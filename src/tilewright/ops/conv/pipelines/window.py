@@ -16,7 +16,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Constant, Context, Numbers, Part
 from tilewright.ops.conv import sharing, windows
-from tilewright.ops.conv.catalogue import FEW_SUM, SUMS
+from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, read, written
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, power_of_two
@@ -49,8 +49,14 @@ def _held(value: Callable[[Held], int]) -> Constant:
     return lambda c, _: value(windows.held(c))
 
 
+def _multiple(c: ConvConfig) -> int:
+    """What the channels of the result are a multiple of. In the gradient of the data those that are
+    read are as many times more as a channel has filters, and their alignment says nothing."""
+    return written(c) if windows.added(c) > 1 else max(read(c), written(c))
+
+
 _OWN: Catalogue = {
-    **depthwise.OWN,
+    "channels_out": integer(lambda p: p.channels_out, _multiple),
     "lines": Numbers(("i32",) * 3, lambda x: windows.lines(x.config, x.problem)),
     "steps": Numbers("i32", lambda x: windows.steps(x.config, x.problem)),
     "origin": Numbers(("i32",) * 2, lambda x: windows.origin(x.config, x.problem)),
