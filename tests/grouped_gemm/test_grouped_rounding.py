@@ -94,7 +94,8 @@ def test_a_call_makes_both_and_takes_both():
 
     assert torch.equal(compiled(*given)[1], scales)
     for bad, why in (
-        (out[0], "out holds 1 arrays; a grouped_gemm makes 2"),
+        (out[0], "out holds 1 array; a grouped_gemm makes 2"),
+        ((torch.empty(()), out[1]), "out holds a number for the result"),
         ((out[0], out[1].half()), r"they are fp32 of shape \(6, 1\)"),
         ((out[0], torch.empty(1, 6).T[:, :0]), r"they are fp32 of shape \(6, 1\)"),
     ):
@@ -124,7 +125,7 @@ def test_words_and_names_say_it():
         ({"quant": "row"}, "neither '' nor 'block'"),
         ({"n": 192}, "192 columns are no whole 128s"),
         ({"dtype_c": "bf16"}, "makes 8 bits, not bf16"),
-        ({"dtype_a": "bf16"}, "makes 8 bits, not bf16; say dtype_c"),
+        ({"dtype_a": "bf16"}, "makes 8 bits, not bf16: say dtype_c, or pass out"),
         ({"zero_rest": True}, "has no zero_rest"),
         ({"form": "weights", "layout": "crr"}, "quant is for forms contiguous"),
     ],

@@ -27,6 +27,7 @@ from tilewright.ops.grouped_gemm.problem import (
 from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
 from tilewright.ops.products import QUANTISED, natural_alignment
+from tilewright.wording import many
 
 ROWS = "rows"
 """The map of form ``gathered``, which a call passes by keyword."""
@@ -252,12 +253,14 @@ def _check_made(call: Call) -> None:
         return
     if len(outputs) != made:
         raise BadArgument(
-            f"out holds {len(outputs)} arrays; a grouped_gemm makes {made}"
+            f"out holds {many(len(outputs), 'array')}; a grouped_gemm makes {made}"
             + ", the result and its scales" * (made > 1)
         )
     for view in outputs[1:]:
-        *rows, columns = outputs[0].shape
-        wanted = (*rows, columns // BLOCK)
+        shape = outputs[0].shape
+        if not shape:
+            raise BadArgument("out holds a number for the result, which has rows and columns")
+        wanted = (*shape[:-1], shape[-1] // BLOCK)
         if (view.dtype, view.shape, view.strides) != ("fp32", wanted, scales.packed(wanted)):
             raise BadArgument(
                 f"the scales in out are {view.dtype} of shape {view.shape} with strides "

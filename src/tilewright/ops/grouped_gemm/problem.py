@@ -455,7 +455,9 @@ def check_quant(of: Any) -> None:
         raise BadArgument(f"quant is for forms {', '.join(STACKED)}, not {of.form}")
     made = of.dtype_c or of.dtype_a
     if made not in QUANTISED:
-        raise BadArgument(f"quant = '{of.quant}' makes 8 bits, not {made}; say dtype_c")
+        raise BadArgument(
+            f"quant = '{of.quant}' makes 8 bits, not {made}: say dtype_c, or pass out"
+        )
 
 
 def of_gemm(epilogue: str, quant: str) -> str:
