@@ -39,6 +39,8 @@ class Defaults:
     arguments: tuple[str, ...] = ("*operands",)
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
     drivers: tuple[Driver, ...] = ()
+    tie: ClassVar[str] = ""
+    """The term of estimates whose least goes first where kernels are expected to take as long."""
     profiles: Mapping[str, Profile] = MappingProxyType({})
     variant_fields: ClassVar[frozenset[str]] = frozenset({"num_stages"})
     """Fields of a config by which variants of one tile differ."""
@@ -129,8 +131,8 @@ class Defaults:
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
     ) -> Sequence[tuple[Any, Estimate]]:
-        """By estimate; ties by name. A library's algorithms come last: only a measurement says how
-        good they are."""
+        """By estimate; ties by `tie`, then by name. A library's algorithms come last: only a
+        measurement says how good they are."""
         family: Any = self
         pool, found = Pool.of(configs), []
         if not pool:
@@ -138,7 +140,8 @@ class Defaults:
         for library, (places, c) in pool.columns.groups(library_of).items():
             estimates = partial(Defaults.estimates, self) if library else family.estimates
             found.append((places, estimates(c, problem, device)))
-        return Estimates.joined(found).ranking(pool, each(pool.columns, library_of) != "")
+        last = each(pool.columns, library_of) != ""
+        return Estimates.joined(found).ranking(pool, last, tie=self.tie)
 
     def estimates(self, configs: Columns, problem: Any, device: Device) -> Estimates:
         """What kernels should take, each by itself."""

@@ -31,6 +31,7 @@ from tilewright.ops.conv import words as words_module
 from tilewright.ops.conv.config import GEMM, VENDOR, ConvConfig
 from tilewright.ops.conv.formats import lines, tile_engine
 from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.pipelines.pointers import SHARED
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Estimates
@@ -63,6 +64,7 @@ class ConvFamily(Defaults):
     profiles = profiles.PROFILES
     formats = Formats(tile_engine.read_sweep, tile_engine.WORDS)
     drivers = lines.DRIVERS
+    tie = SHARED
 
     def parse_name(self, name: str) -> ConvConfig:
         return names.parse(name)

@@ -1,9 +1,9 @@
 """How long a kernel that copies boxes (`boxed`) should take: GEMM's rates, and whole boxes.
 
-Copies and products overlap, so a step takes the longer of the two, and so does a tile's way
-through its steps. Where a ring has few stages for steps as short as 16 pixels, a step takes as long
-as the next one's operands are waited for. A tile's store comes on top where the groups share the
-tile; where they take turns, only the last.
+Copies, products and what shared memory takes in and feeds to them overlap, so a step takes the
+longest of these, and so does a tile's way through its steps. Where a ring has few stages for steps
+as short as 16 pixels, a step takes as long as the next one's operands are waited for. A tile's
+store comes on top where the groups share the tile; where they take turns, only the last.
 
 The copy engine is slower for rows that lie askew or outside an array (`arch/figures`).
 """
@@ -30,10 +30,12 @@ from tilewright.ops.conv.pipelines.boxed import parts, shape
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.estimate import Estimates
+from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP_ROWS
 from tilewright.ops.pool import Columns, Each, each
 
-PRODUCTS, PORT, LATENCY, MEMORY, STORES, TOTALS, LAUNCH = (
-    "products", "L2", "waiting for loads", "memory", "stores", "sum of parts", "launch",
+PRODUCTS, PORT, SHARED, LATENCY, MEMORY, STORES, TOTALS, LAUNCH = (
+    "products", "L2", "shared memory", "waiting for loads", "memory", "stores", "sum of parts",
+    "launch",
 )  # fmt: skip
 
 
@@ -41,7 +43,8 @@ PRODUCTS, PORT, LATENCY, MEMORY, STORES, TOTALS, LAUNCH = (
 class Steps:
     """Microseconds of a step of each kernel: arrays.
 
-    products: of the matrix units. read: of the operands on their way from L2.
+    products: of the matrix units. read: of the operands on their way from L2. shared: of shared
+    memory, which takes them in and feeds the units.
     waits: until the next step's operands are there.
     outside: how much longer reading takes in the last tile of columns, which has rows outside.
     edges: the share of tiles that are such.
@@ -49,6 +52,7 @@ class Steps:
 
     products: Each
     read: Each
+    shared: Each
     waits: Each
     outside: Each
     edges: Each
@@ -64,7 +68,7 @@ class Steps:
         return self._over_all(self.read * DEVICE.READ_APART)
 
     def _over_all(self, read: Each) -> Each:
-        least = np.maximum(self.products, self.waits)
+        least = np.maximum(np.maximum(self.products, self.shared), self.waits)
         whole = np.maximum(least, read)
         return whole + self.edges * (np.maximum(least, read + self.outside) - whole)
 
@@ -105,6 +109,7 @@ def estimates(x: Context) -> Estimates:
     terms = {
         PRODUCTS: steps * one.products,
         PORT: (steps + apart * (DEVICE.READ_APART - 1)) * read,
+        SHARED: steps * one.shared,
         LATENCY: steps * one.waits,
         MEMORY: np.full(len(c), memory),
         STORES: stores,
@@ -169,7 +174,17 @@ def _step(c: Columns, p: ConvProblem, device: Device, through: float) -> Steps:
     edge = (past > 0) & (c.spread == 0)
     waits = physics.ring_us(whole, c.num_stages)
     outside = np.where(edge, rows * longer, 0.0)
-    return Steps(products, whole, waits, outside, edge / np.maximum(1, tiles))
+    shared = each(c, _shared_bytes) / (DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+    return Steps(products, whole, shared, waits, outside, edge / np.maximum(1, tiles))
+
+
+def _shared_bytes(c: ConvConfig) -> float:
+    """Of a step, in and out: each accumulator reads the rows again, and each instruction's rows the
+    columns, as in GEMM's estimate."""
+    size = c.tile_k * DTYPES[c.dtype].bytes
+    rows, columns = c.tile_m * size, c.tile_n * size
+    again = max(1.0, c.tile_m / WARPGROUP_ROWS)
+    return rows * (1 + len(widths.parts(c.tile_n))) + columns * (1 + again)
 
 
 def _narrow_us(c: Columns, p: ConvProblem, through: float) -> Each:
