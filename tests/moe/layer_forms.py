@@ -100,6 +100,8 @@ class Layer:
         self.every = of_every_expert(first, *held, b1=b1, b2=b2, **own).to(device)
         self.rms = self.every.square().mean().sqrt()
         self.limit = TWICE * LIMITS[form.exact]
+        if form.how.get("weights_first"):  # k results are added as they are
+            self.limit *= SIZES["k"] ** 0.5
         self.weights_of = weights_of.to(device)
         self.given = [one.to(device) for one in (x, *stored, weights)]
         self.said = {name: _on(value, device) for name, value in said.items()}
