@@ -186,7 +186,6 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     by_words = lowbit.widens(config) and config.pipeline == "weights"
     if lowbit.concerns(config) or by_words:
         return few_bits is not None and few_bits(one(config))
-    deep = depth(config.one)
     last_resort = config.alignment == 1 or config.index_bits == 64
     size = config.tile_m * config.tile_n
     if config.tile_m < 64 and config.num_warps > 4 and size < 8192:
@@ -194,6 +193,7 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     between = config.tile_m == 32 or config.tile_n == 64
     if between and (last_resort or not _for_few_rows(config)):
         return False
+    deep = depth(config.one)
     alone = config.form == "gathered" and not last_resort  # no descriptors serve this form
     if alone or record.reads == "descriptors":
         # For a few rows, the time goes to reading weights; deep tiles keep more of them in flight.
