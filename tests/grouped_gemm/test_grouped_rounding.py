@@ -149,7 +149,9 @@ def test_kernels_that_cannot_say_so():
 
 
 @pytest.mark.grid(1)
-@pytest.mark.parametrize(("name", "dtype"), [("sm_80", "int8"), ("gfx942", "e4m3fnuz")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("sm_80", "int8"), ("gfx942", "e4m3fnuz"), ("gfx1250", "e4m3fn")]
+)
 def test_the_default_space_has_kernels_for_it(name, dtype):
     problem = GroupedGemmProblem(**{**WORDS, "dtype_a": dtype, "n": 512}, quant="block")
     this = arch(name)

@@ -17,10 +17,11 @@ from tilewright.ops.gemm import spaces as gemm
 from tilewright.ops.gemm.config import INDEX_BITS, STORES
 from tilewright.ops.gemm.formats import tile_engine
 from tilewright.ops.gemm.pipelines.common import depth
+from tilewright.ops.gemm.sizes import vector_dot
 from tilewright.ops.grouped_gemm import low_tiles
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
-from tilewright.ops.grouped_gemm.problem import QUANTS, STACKED, WALKED, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import BLOCK, QUANTS, STACKED, WALKED, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
@@ -118,11 +119,11 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
     signature = {field: getattr(problem, field) for field in _SIGNATURE}
     signature |= {"form": problem.walked, "layout": problem.one.layout}
     kind = (arch.name, left_out, *signature.values())
-    if kind not in _made:
+    if (found := _made.get(kind)) is None:
         if len(_made) >= MOST_KINDS:
             _made.clear()
-        _made[kind] = _default_space(signature, left_out, arch)
-    return _made[kind]
+        found = _made[kind] = _default_space(signature, left_out, arch)
+    return found
 
 
 MOST_KINDS = 256
@@ -164,7 +165,18 @@ def _rows(
 
 
 def _kept(arch: Arch, config: GroupedGemmConfig) -> bool:
+    if config.quant and vector_dot(config.one, arch):
+        return _is_flat(config)
     return _worth_having(config) and (arch.backend != "cuda" or _stages(config))
+
+
+def _is_flat(config: GroupedGemmConfig) -> bool:
+    """Keeps the one shape that has a whole block of C's columns where the compiler multiplies on
+    vector units: it unrolls a thread's products, and of a wide tile of the usual depth they are too
+    many."""
+    tile = (config.tile_m, config.tile_n, config.tile_k, config.num_warps, config.num_stages)
+    flat = (16, BLOCK * epilogues.fold(config.epilogue), 32, 8, 2)
+    return tile == flat and config.store == "direct"
 
 
 def _stages(config: GroupedGemmConfig) -> bool:
