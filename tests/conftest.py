@@ -76,6 +76,7 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # looked through less often than by default: little is garbage
     gc.enable()
 
 
