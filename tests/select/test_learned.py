@@ -139,7 +139,7 @@ def test_the_environment_names_models(monkeypatch: Any, tmp_path: Path):
 
 def test_the_shipped_models_choose_only_where_they_are_named(monkeypatch: Any):
     models = gather("shipped")
-    assert models is not None and len(models) == 6
+    assert models is not None and len(models) == 8
     for model in models:
         judged = model.made["judged"]
         assert judged["served"]["mean"] > judged["estimate"]["mean"], model.lesson
