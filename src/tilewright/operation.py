@@ -158,6 +158,16 @@ def is_compiling() -> bool:
     return _compiling()
 
 
+def of_planned_arch(question: Callable[[str], bool]) -> bool:
+    """What is so of the architecture that calls are planned for, by its name: a constant of a graph
+    that torch compiles."""
+    if _compiling():
+        from tilewright.torch.compiled import of_planned_arch as constant
+
+        return bool(constant(question))
+    return question(default_dispatcher().device_for_planning().arch)
+
+
 def is_watched() -> bool:
     """Whether a mode or a tracer is watching, derivatives are taken forward, or autocast is on."""
     return _watched()

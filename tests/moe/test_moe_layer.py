@@ -214,6 +214,13 @@ def test_in_fp8_by_blocks_a_product_rounds_what_the_next_takes(fields, between):
     assert (steps[first].problem.quant == "block") == (between == [])
 
 
+def test_where_tiles_would_be_twice_as_wide_for_it_the_activation_rounds():
+    layer = {"tokens": 6, "hidden": 256, "inner": 128, "experts": 4, "k": 2, **FEW}
+    on = tw.Dispatcher(device="mi300x")
+    steps = moe.plan(**layer, dtype_b="e4m3fnuz", dispatcher=on).steps
+    assert [step.name for step in steps][3] == "activation" and not steps[2].problem.quant
+
+
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("said", [{}, GPT_OSS])
 def test_torch_compiles_the_layer_into_one_graph(said):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import ops
+from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.number_array import LARGEST
@@ -46,6 +47,13 @@ def sorts_at_once(tokens: int, experts: int, router: Mapping[str, Any]) -> bool:
     except BadArgument:
         return False
     return True
+
+
+def rounds_in_product(name: str) -> bool:
+    """Whether products of the architecture with this name round what a gate makes in the time that
+    they take anyhow. Elsewhere tiles are twice as wide for it, which takes longer than a step."""
+    products: Any = ops.family("grouped_gemm")
+    return bool(products.has_gates_apart(arch(name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,8 @@ def form(
     recorded: whether gradients are recorded: a gate in an epilogue would compute its sums again.
     rounded: how what the second product takes is rounded to 8 bits, as `gated_activation` says it:
         the activation then rounds what it makes.
-    whole_blocks: whether a product may round it by blocks: the columns are whole blocks of 128, and
-        both products have one dtype.
+    whole_blocks: whether a product may round it by blocks: the columns are whole blocks of 128,
+        both products have one dtype, and the architecture's `rounds_in_product`.
 
     A gate is in the first product's epilogue, unless
 

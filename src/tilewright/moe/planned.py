@@ -11,7 +11,7 @@ from tilewright import ops
 from tilewright.arch.figures import DEVICE
 from tilewright.blocks import parse
 from tilewright.default import default_dispatcher
-from tilewright.moe.form import Clamp, form, packed, sorts_at_once
+from tilewright.moe.form import Clamp, form, packed, rounds_in_product, sorts_at_once
 from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained
 from tilewright.plan import Plan
 
@@ -128,6 +128,7 @@ def plan(
     clamp = Clamp(limit, alpha, shift)
     scaling = Scaling(scale_a, scale_b, dtype_b, zero_b)
     scaling.check()
+    on = chooses.device_for_planning().arch
     how = form(
         activation,
         gated=gated,
@@ -135,7 +136,7 @@ def plan(
         bias=bias,
         clamp=clamp,
         rounded=scaling.quant,
-        whole_blocks=scaling.has_whole_blocks(inner),
+        whole_blocks=scaling.has_whole_blocks(inner) and rounds_in_product(on),
         by_columns=scaling.by_columns,
     )
     rows, columns = tokens * k, inner * (2 if gated else 1)

@@ -11,11 +11,11 @@ from typing import Any
 from tilewright.arrays import adopt, is_numpy, is_torch
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument, nearest
-from tilewright.moe.form import Clamp, Form, form, packed
+from tilewright.moe.form import Clamp, Form, form, packed, rounds_in_product
 from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained, operands
 from tilewright.moe.steps import Steps
 from tilewright.number_array import of_number
-from tilewright.operation import is_compiling
+from tilewright.operation import is_compiling, of_planned_arch
 from tilewright.ops.products import WIDENED
 
 Activation = str | Callable[[Any], Any]
@@ -132,6 +132,7 @@ def form_of(w1: Any, w2: Any, said: Options, recorded: bool, **of_experts: Any) 
 
 def form_of_experts(w1: Any, w2: Any, said: Options, copied: bool) -> Form:
     """The form of the experts that tokens choose. copied: see `are_copied`."""
+    whole = w1.dtype == w2.dtype and said.scaling.has_whole_blocks(w2.shape[-1])
     return form_of(
         w1,
         w2,
@@ -140,7 +141,7 @@ def form_of_experts(w1: Any, w2: Any, said: Options, copied: bool) -> Form:
         bias=said.b1 is not None,
         by_columns=said.scaling.by_columns,
         rounded=said.scaling.quant,
-        whole_blocks=w1.dtype == w2.dtype and said.scaling.has_whole_blocks(w2.shape[-1]),
+        whole_blocks=whole and of_planned_arch(rounds_in_product),
     )
 
 

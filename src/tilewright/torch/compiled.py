@@ -5,12 +5,13 @@ Everything here is code that dynamo can follow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tilewright import calls, dtypes, ops
+from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
 from tilewright.torch.operators import NAMESPACE, in_place, operator
 from tilewright.torch.said import Options, Said, apart, is_number
@@ -87,6 +88,12 @@ def _array_of(op: str, name: str) -> Any:
     if stated is None or stated.kind != "operand" or not stated.number:
         return None
     return getattr(torch, dtypes.dtype(stated.number).torch)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def of_planned_arch(question: Callable[[str], bool]) -> bool:
+    """As `tilewright.operation.of_planned_arch`."""
+    return question(default_dispatcher().device_for_planning().arch)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -136,6 +136,11 @@ class GroupedGemmFamily(Defaults):
     def tuning_spaces(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
         return [spaces.default_space(problem, arch, tuned=True)]
 
+    def has_gates_apart(self, arch: Arch) -> bool:
+        """Whether some kernel has gates and their ups in parts of its tile, and so rounds what they
+        make without tiles of twice the columns."""
+        return any(pipelines.PIPELINES[name].gates_apart for name in pipelines.on(arch))
+
     def judge(self, config: GroupedGemmConfig, arch: Arch) -> Verdict:
         return rules.judge(config, arch)
 
