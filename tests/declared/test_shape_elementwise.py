@@ -99,6 +99,13 @@ def test_odd_rows_are_counted_over_their_ends(sizes, chain, over, alike):
     assert alike == config.ALIKE
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_one_element(shape):
+    """Its operands are broadcast along nothing, and none is far."""
+    x, a = torch.full(shape, 2.0), torch.full(shape, 0.5)
+    assert tw.elementwise(x, a, chain="mul").tolist() == torch.ones(shape).tolist()
+
+
 def test_a_result_lies_as_x():
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     scale = torch.randn(3, 1, 1)

@@ -124,7 +124,8 @@ def counted(problem: Any, unit: bool) -> int:
         sum(n * getattr(problem, f"{name}_s{i}") for i, n in enumerate(shape_of(problem, name)))
         for name in wide
     ]
-    if not unit or not lie or max(rows(problem, None) * problem.n3, *far) > _tiles.MOST_ROWS:
+    most = max([rows(problem, None) * problem.n3, *far])
+    if not unit or not lie or most > _tiles.MOST_ROWS:
         return 0
     together = math.gcd(_tiles.MOST_AT_ONCE, *(getattr(problem, name) for name in apart(problem)))
     whole = all(lie >> NAMES.index(name) & 1 for name in wide)
