@@ -128,7 +128,7 @@ def test_patches_that_halve_an_image_are_one_launch_without_temporaries():
         assert len(plan.launch.steps) == 1 and not plan.launch.temporaries
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 def test_what_it_is_built_to(store):
     """Shared memory is no more than the rule says; a little spills of what a tile begins and ends
     with, which is twice as much for three groups."""
