@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tilewright.compile import Kernel, Store
 
 app = typer.Typer(
-    help="Kernels: built ones in the store, and those that the vendor's library offers.",
+    help="Kernels: list, show, inspect, check, and the library's.",
     no_args_is_help=True,
     epilog=examples("tilewright kernels list --arch sm_90", "tilewright kernels show NAME"),
 )
