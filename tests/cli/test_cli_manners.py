@@ -211,7 +211,9 @@ def test_version(cli):
 
 
 def test_a_reader_that_leaves_is_no_error():
-    words = ["expand", "--default", "gemm", "m=8", "n=8", "k=8", "--arch", "sm_90", "--dropped"]
+    """Of more than a pipe holds: its writer cannot have ended before."""
+    words = ["expand", "--default", "gemm", "m=8", "n=8", "k=8", "--arch", "sm_90,gfx942"]
+    words += ["--list", "--dropped"]
     process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline()
     process.stdout.close()
