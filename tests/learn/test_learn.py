@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tilewright import ops
 from tilewright.cli import learn as learn_command
 from tilewright.cli.app import app
-from tilewright.errors import BadArgument, BadFile
+from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.learn import judge, matrix, train
 from tilewright.learn.suggest import suggest
 from tilewright.measure.results import Results
@@ -321,6 +321,13 @@ def test_the_trees_are_lightgbms(sheets: list[train.Sheet]):
     assert max(map(trees.feature.__getitem__, trees.roots)) >= 0
     np.testing.assert_allclose(trees.values(x), booster.predict(x), rtol=0, atol=1e-12)
     assert trees.values(x).tolist() == trees.in_numpy(x).tolist()
+
+
+def test_too_few_kernels_are_one_sentence(sheets: list[train.Sheet]):
+    pytest.importorskip("lightgbm")
+    two = [train.Sheet(replace(s.block, us=dict([*s.block.us.items()][:2]))) for s in sheets[:2]]
+    with pytest.raises(TilewrightError, match="2 problems with 4 kernels are too few"):
+        train.train(two, "gemm_bf16")
 
 
 def test_residuals_are_centred_and_fast_kernels_weigh_more(sheets: list[train.Sheet]):

@@ -211,7 +211,7 @@ def fit(
 ) -> tuple[Trees, list[float]]:
     """Trees that correct estimates, and how much each feature brought. The arguments have an array
     for each problem: the features of its kernels, their estimates and their times; and its weight.
-    Raises `TilewrightError` without LightGBM."""
+    Raises `TilewrightError` without LightGBM, and for too few kernels."""
     import numpy as np
 
     try:
@@ -227,10 +227,15 @@ def fit(
         ("regression", lightgbm.Dataset(rows, targets, weight=heavy), trees - trees // 2),
         (listwise(logs, weights), lightgbm.Dataset(rows, np.zeros(len(rows))), trees // 2),
     )
-    boosters = [
-        lightgbm.train({**PARAMETERS, "objective": objective}, data, num_boost_round=count)
-        for objective, data, count in halves
-    ]
+    try:
+        boosters = [
+            lightgbm.train({**PARAMETERS, "objective": objective}, data, num_boost_round=count)
+            for objective, data, count in halves
+        ]
+    except lightgbm.basic.LightGBMError as error:
+        raise TilewrightError(
+            f"{len(x)} problems with {len(rows)} kernels are too few to learn from: {error}"
+        ) from error
     gains = np.array([booster.feature_importance("gain") for booster in boosters])
     shares = gains / np.maximum(gains.sum(axis=1, keepdims=True), 1e-30)
     return halved(joined([trees_of(booster) for booster in boosters])), shares.mean(axis=0).tolist()
