@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import pickle
 import warnings
@@ -445,6 +446,22 @@ def test_only_and_skip_name_modules():
     for word in ("only", "skip"):
         with pytest.raises(BadArgument, match=f"{word}: the model has no module 'c'"):
             port(model, **{word: ["c"]})
+
+
+def test_a_forward_that_somebody_wraps_is_theirs():
+    """`functools.wraps` gives what wraps a forward of ours all attributes that this has."""
+    for kind in (lambda call: call, functools.partial):
+        model = port_and_return(nn.Sequential(nn.Linear(16, 16), nn.ReLU()))
+        layer, met = model[0], []
+        own = layer.forward
+        layer.forward = functools.wraps(own)(
+            kind(lambda x, own=own, met=met: met.append(x) or own(x))
+        )
+        model(X)
+        copy.deepcopy(model)(X)
+        assert len(met) == 2
+        assert port(model).kept == {"0": "its forward was replaced"}
+        assert unport(model) == ("",) and "forward" in vars(layer)
 
 
 def test_a_forward_that_somebody_replaced_is_kept():

@@ -58,8 +58,10 @@ def data_of(module: nn.Module) -> tuple[Any, ...]:
 
 
 def function(method: Any) -> Any:
-    """The function of a method of ours, bound, `apart` or `Pickled`; None for anything else."""
-    return getattr(method, "__func__", None)
+    """The function of a method of ours, bound, `apart` or `Pickled`; None for anything else, also
+    for what wraps one of ours and was given its attributes (`functools.wraps`)."""
+    ours = getattr(method, "itself", method) is method
+    return getattr(method, "__func__", None) if ours else None
 
 
 def beside(module: nn.Module) -> list[str]:
@@ -107,7 +109,7 @@ class _Apart(Pickled):
             return usual(module, *given, **named)
 
         method: Any = forward
-        method.__func__, method.pickled = usual, self
+        method.__func__, method.pickled, method.itself = usual, self, method
         return method
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -142,7 +144,8 @@ def _pickled(module: nn.Module, name: str, value: Any) -> Any:
     if name == USUAL:
         return _OfItsClass(type(module))
     made = getattr(value, "pickled", value)
-    if name not in ("forward", _STATE) or getattr(made, "__self__", None) is not module:
+    ours = name in ("forward", _STATE) and function(value) is not None
+    if not ours or getattr(made, "__self__", None) is not module:
         return None
     return Pickled(value.__func__, module) if type(made) is MethodType else made
 
