@@ -40,6 +40,14 @@ def test_results_and_scales_are_right(case):
     assert result.ok, result
 
 
+def test_sums_of_whole_numbers_are_rounded_too():
+    problem = GroupedGemmProblem(**{**WORDS, "dtype_a": "int8", "m": 5, "k": 48}, quant="block")
+    said = {"form": "contiguous", "dtype_a": "int8", "dtype_c": "int8", "quant": "block"}
+    kernel = config(tile_m=16, tile_n=128, tile_k=32, num_warps=4, **said)
+    result = verify.verify(Dispatcher(device="h200_sxm"), problem, kernel.name)
+    assert result.ok, result
+
+
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("case", [c for c in rounding() if c[0].pipeline != "basic"], ids=label)
 def test_the_kernel_in_gluon_is_right_in_the_simulation(case):

@@ -248,7 +248,7 @@ class GroupedGemmFamily(Defaults):
             found = GEMM.tolerances(problem.one, one)
             if not problem.quant:
                 return found
-            of_values = replace(problem.one, dtype_c="fp32", epilogue=problem.epilogue)
+            of_values = replace(problem.one, dtype_c="fp32")
             return {**found, MADE: GEMM.tolerances(of_values, one)["C"]}
         k = max(size[2] for size in problem.sizes)
         amplified = epilogues.amplification(problem.epilogue)
