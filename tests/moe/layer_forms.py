@@ -61,7 +61,9 @@ FORMS = {
     "fp8 by blocks, clamped": LayerForm({**IN_FP8, "limit": 0.5}, in_fp8, exact=FP8),
     "fp8 by rows": LayerForm({**ROWS, "scale_a": "row"}, by_row, exact=FP8),
     "int8 by rows": LayerForm(
-        {**ROWS, "dtype_b": "int8", "scale_a": "row"}, partial(by_row, dtype=torch.int8)
+        {**ROWS, "dtype_b": "int8", "scale_a": "row"},
+        partial(by_row, dtype=torch.int8),
+        exact=torch.int8,
     ),
     "fp8 by experts": LayerForm(
         {**ROWS, "scale_a": "row", "scale_b": "tensor"}, by_tensor, exact=FP8
