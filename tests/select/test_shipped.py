@@ -94,10 +94,20 @@ ROWS = {
     "shipped:sm_90/attention_backward_bf16": (20, "34bb0cebcd6f294bf1700b111f8630ed"),
     "shipped:sm_90/attention_bf16": (335, "06924aade9ab89e9305a341a4841062b"),
     "shipped:sm_90/conv_bf16": (3317, "0e314f042e030f81a5c113eff94a8788"),
+    "shipped:sm_90/cross_entropy": (10, "19e3c9d361f2b843e33574134499a414"),
+    "shipped:sm_90/gated_activation": (36, "ef700a1f26175b1eb5f1768635af2fea"),
     "shipped:sm_90/gemm_bf16": (7962, "a954126cf8a73df388fea2a6dc99b30e"),
     "shipped:sm_90/gemm_e4m3fn": (1499, "7506bd91f288099ec8ce6c6a9c585e47"),
     "shipped:sm_90/gemm_fp16": (382, "c9135aa7b385d5acc5f245a97af41cce"),
     "shipped:sm_90/gemm_int8": (584, "00892349ca9f3ed48c52f109c0557dde"),
+    "shipped:sm_90/layer_norm": (44, "53dfaafb23d78dab18707ffed20aa113"),
+    "shipped:sm_90/layer_norm_backward": (12, "5dbe63a8c89bce4eb246cd22b2e51557"),
+    "shipped:sm_90/log_softmax": (10, "7ce62b3cb72a74b436c433c1350943ca"),
+    "shipped:sm_90/quantise_rows": (49, "71140f4d1b73515db376a3cc11b3b669"),
+    "shipped:sm_90/reduction": (8, "e0a075fabe1c8abe4649e9defa4ae002"),
+    "shipped:sm_90/rms_norm": (44, "be9a90dc860c83692486ccd20479a4d5"),
+    "shipped:sm_90/rms_norm_backward": (33, "df4ea709587ae2a8e9b8540544c8ae1f"),
+    "shipped:sm_90/softmax": (10, "80dc9a295348d1612f07c82c9135fd02"),
 }
 """What each table in the package holds: how many rows, and their digest (see `digest`). After a
 change of rows, what the test below finds stands here. Anything else must not change them: neither
