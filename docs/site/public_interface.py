@@ -39,6 +39,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "grouped_mm",
         "install",
         "installed",
+        "keep_filters",
         "linear",
         "listen",
         "matmul",

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.checks import flag
 from tilewright.compile import Progress, Store
@@ -72,6 +73,20 @@ def prepare(
     measured = ahead.measured(dispatcher, wanted, how, path, steps)
     dispatcher.read_tables()
     return replace(dispatcher.prepare(wanted, progress=progress), measured=measured)
+
+
+def expected_us(problems: Iterable[Any], *, device: Device | str | None = None) -> float:
+    """How many microseconds calls with these problems take together, by the estimates of the
+    kernels that are chosen for them. The vendor's library, which has none, is left out.
+
+    device: the GPU to plan for; by default the first GPU of this machine. A name needs no GPU.
+    """
+    dispatcher = default_dispatcher() if device is None else Dispatcher(device=device)
+    ours = Constraints(only_ours=True)
+    plans = [dispatcher.select(problem, ours) for problem in problems]
+    return sum(
+        ops.family(p.problem.family).estimate(p.config, p.problem, p.device).total_us for p in plans
+    )
 
 
 def _look_for_torch() -> bool:

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tilewright.torch as ours  # noqa: E402
 from tilewright import capture_file  # noqa: E402
-from tilewright.torch.preparing import _Recorder  # noqa: E402
+from tilewright.torch.preparing import Recorder  # noqa: E402
 
 F = torch.nn.functional
 
@@ -37,7 +37,7 @@ def heard(path: Path, call: Callable[..., Any], args: Any) -> set[Any]:
 
 
 def ported(call: Callable[..., Any], args: Any) -> set[Any]:
-    mode, recorder = FakeTensorMode(), _Recorder()
+    mode, recorder = FakeTensorMode(), Recorder()
     with mode, recorder, torch.autograd.set_multithreading_enabled(False):
         run(call, [mode.from_tensor(x) for x in args])
     return {p for p in recorder.problems if p.family != "reduction"}  # torch sums for a bias itself

@@ -391,7 +391,7 @@ def test_prepare_knows_the_kernels_of_a_step():
     assert is_one(model(X))
 
     def epilogues():
-        recorder = preparing._Recorder()
+        recorder = preparing.Recorder()
         preparing._run(recorder, model, (X.clone().requires_grad_(),), {}, True)
         return [one.epilogue if one.family == "gemm" else one.family for one in recorder.problems]
 

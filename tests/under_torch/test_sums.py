@@ -81,7 +81,7 @@ def test_a_graph_of_a_backward_pass_has_torchs_sum(asked):
 
 
 def test_prepare_knows_the_sums_of_a_step():
-    recorder = preparing._Recorder()
+    recorder = preparing.Recorder()
     layer = torch.nn.Linear(16, 24)
     layer.forward = lambda x: linear(x, layer.weight, layer.bias)
     preparing._run(recorder, layer, (randn(40, 16),), {}, True)

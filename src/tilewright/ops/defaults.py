@@ -18,7 +18,7 @@ from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, library_of
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import Call, Number, Operand, Theirs
+from tilewright.ops.nouns import Call, Kept, Number, Operand, Theirs
 from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.profiles import Profile
 from tilewright.ops.protocols import Rng
@@ -90,6 +90,10 @@ class Defaults:
     def traits(self, problem: Any, configs: Columns, device: Device) -> Mapping[str, Each]:
         """None: fields and the estimate say all."""
         return {}
+
+    def kept(self, problem: Any) -> Kept | None:
+        """Nothing is."""
+        return None
 
     def nearby(self, problem: Any) -> Iterable[Nearby]:
         """No other problem's row answers."""

@@ -240,6 +240,20 @@ them (in a list for each dimension) from a seed; None: standard normal, or any i
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """An operand that its owner may lay once as kernels read it, for all calls.
+
+    operand: its place among those that a call passes by position.
+    axis: the dimension of it that is to be innermost.
+    problem: the call's with the operand so.
+    """
+
+    operand: int
+    axis: int
+    problem: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Operand:
     """An operand of a problem as it lies in memory.
 

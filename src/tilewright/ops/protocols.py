@@ -21,7 +21,7 @@ from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand, Theirs
+from tilewright.ops.nouns import Call, Kept, KernelSource, Launch, Number, Operand, Theirs
 from tilewright.ops.pool import Columns, Each
 from tilewright.ops.profiles import Profile
 from tilewright.ops.shards import Shards
@@ -259,6 +259,10 @@ class Launching(Protocol):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         """The outputs to make for a call that passes none, in order."""
+
+    def kept(self, problem: Any) -> Kept | None:
+        """The operand of a call that may be kept in another layout, as weights may; None if there
+        is none, or if it lies so."""
 
     def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
         """Places, among the operands passed by position, of those that a call writes in place

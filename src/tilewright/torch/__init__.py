@@ -37,6 +37,7 @@ _FUNCTIONS = {
     "convolutions": _CONVOLUTIONS,
 }
 _HOME = {name: f"functional.{home}" for home, names in _FUNCTIONS.items() for name in names}
+_HOME["keep_filters"] = "filters"
 _HOME |= dict.fromkeys(("Ported", "PortedLayer", "port", "unport"), "porting")
 
 __all__ = [

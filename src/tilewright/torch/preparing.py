@@ -63,15 +63,10 @@ def prepare(
         raise BadArgument(
             "prepare takes a torch.nn.Module; make one of a function, such as a model's loss"
         )
-    recorder = _Recorder()
-    stopped = ""
+    recorder = Recorder()
     here = backward and device is None and torch.cuda.is_available()
     compiling = nodes.begun(default.default_dispatcher()) if here else None
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            _run(recorder, module, inputs, keywords, backward)
-    except Exception as error:  # whatever the module does with what it cannot have
-        stopped = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    stopped = recorded(recorder, module, inputs, keywords, backward)
     found = default.prepare(
         recorder.problems, device=device, store=store, progress=progress, measure=measure
     )
@@ -80,8 +75,25 @@ def prepare(
     return replace(found, stopped=stopped)
 
 
+def recorded(
+    recorder: Recorder,
+    module: torch.nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: dict[str, Any],
+    backward: bool,
+) -> str:
+    """Run a module on fake tensors for what a recorder hears. Returns why the run stopped, or
+    ``""``."""
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            _run(recorder, module, inputs, keywords, backward)
+    except Exception as error:  # whatever the module does with what it cannot have
+        return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return ""
+
+
 def _run(
-    recorder: _Recorder,
+    recorder: Recorder,
     module: torch.nn.Module,
     inputs: tuple[Any, ...],
     keywords: dict[str, Any],
@@ -96,6 +108,7 @@ def _run(
         return mode.from_tensor(x) if isinstance(x, torch.Tensor) else x
 
     state, inputs, keywords = pytree.tree_map(faked, (state, inputs, keywords))
+    recorder.state = state
     # Modes are those of one thread, and on a GPU the backward pass would have another.
     with mode, recorder, torch.autograd.set_multithreading_enabled(False):
         outputs = torch.func.functional_call(module, state, inputs, keywords)
@@ -108,12 +121,20 @@ def _run(
             torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted])
 
 
-class _Recorder(Preparing, TorchDispatchMode):
-    """Records the problem of each call of an operation's operator, once, in order."""
+class Recorder(Preparing, TorchDispatchMode):
+    """Records the problem of each call of an operation's operator, once, in order.
+
+    state: the module's parameters and buffers by name, as the run has them.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.problems: dict[Any, None] = {}
+        self.state: dict[str, torch.Tensor] = {}
+
+    def heard(self, problem: Any, operands: Sequence[Any]) -> None:
+        """A call of an operator that launches, with its tensors."""
+        self.problems[problem] = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -122,7 +143,7 @@ class _Recorder(Preparing, TorchDispatchMode):
         namespace, _, op = func._schema.name.partition("::")
         launches = func._overloadname in ("default", "out", "update")
         if namespace == NAMESPACE and launches and op in ops.families():
-            self.problems[fake.stated(op, *args, **keywords)] = None
+            self.heard(fake.stated(op, *args, **keywords), args[0])
         made = func(*args, **keywords)
         place = _LAID_OUT_AS.get(func._schema.name)
         if place is None or made[0] is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -43,7 +44,7 @@ from tilewright.ops.library import LIBRARIES, Found, Matmul, kind
 from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Nearby
-from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.nouns import Call, Kept, KernelSource, Launch, Operand
 from tilewright.ops.pool import Columns, Each, Pool
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
@@ -80,6 +81,12 @@ class ConvFamily(Defaults):
 
     def lesson(self, problem: ConvProblem) -> str:
         return f"{self.table(problem)}_{problem.direction}"
+
+    def kept(self, problem: ConvProblem) -> Kept | None:
+        """The filter, with its channels innermost."""
+        if problem.direction == "weights" or not problem.w_strides:
+            return None
+        return Kept(1, 1, replace(problem, w_strides=()))
 
     def kin(self, problem: ConvProblem) -> Hashable:
         return traits_module.kin(problem)
