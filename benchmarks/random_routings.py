@@ -6,9 +6,10 @@ and compare each result with float64.
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 9 \\
         python benchmarks/random_routings.py --calls 3
 
-With --graphs so many routings in all: a graph takes the next one, poisons what it will be given,
-and compares on the GPU. With --calls so many of each form and number of tokens, one by one, with a
-router and gradients too, compared on the CPU: hardly any but our kernels then run on the GPU. Under
+--graphs N takes N routings in all, in CUDA graphs: each replay takes the next, poisons what it
+will be given, and compares on the GPU. --calls N takes N of each form and number of tokens, one by
+one, with a router and gradients too, and compares on the CPU: hardly any but our kernels then run
+on the GPU. Under
 compute-sanitizer each array is an allocation of its own, so that an access outside of one shows;
 torch's caching allocator would hide it. Weights of experts that nobody chooses are NaN. The forms
 are in `tests/moe/layer_forms.py`. It prints each form's largest error beside what is allowed; exit

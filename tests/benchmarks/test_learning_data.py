@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tune"))
 from fake_crew import GROUP, FakeCrew
 
 import learning_data
-from learning_data import Builds, Class, OutOfTime, fewer, left, pieces
+from learning_data import Builds, OutOfTime, fewer, left, pieces
 from learning_many import covered
+from learning_samples import Class, drawn
 from tilewright import arch, ops
 from tilewright.measure.designs import Design, Sample
 from tilewright.measure.results import Results
@@ -37,7 +38,7 @@ class Named:
 def test_each_kin_is_drawn_once_before_any_is_drawn_twice():
     every = [SimpleNamespace(flops=10 * size, kin=kin) for kin in "abcd" for size in (1, 2, 3, 4)]
     of = Class(lambda: every, lambda p: p.kin, 9, Design(4), 35, 1.0, False)
-    found = learning_data.drawn(of)
+    found = drawn(of)
     assert [p.flops <= 35 for p in found] == [True] * 9
     assert {p.kin for p in found[:4]} == {p.kin for p in found[4:8]} == {*"abcd"}
     assert len({(p.kin, p.flops) for p in found}) == 9

@@ -63,7 +63,7 @@ def keep_filters(
 class _Filters(Recorder):  # type: ignore[no-untyped-call]
     """Records the calls that read a parameter or buffer which may be kept in another layout.
 
-    found: the problems of those that read it, by its name, each with what it is to be.
+    found: by its name, the problems of the calls that read it, each with how it may be kept.
     """
 
     def __init__(self) -> None:
