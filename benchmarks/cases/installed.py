@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -95,13 +96,16 @@ def forward(device: str, made: one_line.Made, last: bool) -> Step:
     return step
 
 
+FORWARD = "forward-"
+"""Begins the names of models of which forward passes alone are timed."""
+
 MODELS: Mapping[str, Callable[[str], Step]] = {
     "resnet50": images,
     "encoder": encoder,
     "prefill": partial(decoder, batch=1, rows=2048),
     "one-row": partial(decoder, batch=8, rows=1),
     **{
-        f"forward-{name}": partial(forward, made=made, last=last)
+        f"{FORWARD}{name}": partial(forward, made=made, last=last)
         for name, (made, last) in one_line.MODELS.items()
     },
 }
@@ -215,30 +219,56 @@ def samples(name: str) -> Mapping[str, Sequence[float]]:
     return found
 
 
-def forward_pass(name: str) -> Mapping[str, Sequence[float]]:
-    """Forward passes of a whole model, as it is and installed, in turns, in a fresh process."""
-    found = in_a_process([f"forward-{name}"], (PLAIN, SHIPPED))
-    return {way: us for ways in found.values() for way, us in ways.items()}
+def forward_passes() -> Mapping[str, Sequence[float]]:
+    """Forward passes of whole models, as they are and installed, in turns, in a fresh process."""
+    names = [name for name in MODELS if name.startswith(FORWARD)]
+    found = in_a_process(names, (PLAIN, SHIPPED))
+    return {
+        f"{name.removeprefix(FORWARD)}, {way}": us
+        for name, ways in found.items()
+        for way, us in ways.items()
+    }
+
+
+def several(names: Sequence[str], ways: Sequence[str]) -> dict[str, Any]:
+    """What `run` says of models one after another, and of one that fails why."""
+    return {name: _or_why(name, ways) for name in names}
+
+
+def _or_why(name: str, ways: Sequence[str]) -> Any:
+    try:
+        return run(name, ways=ways)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def in_a_process(
     names: Sequence[str], ways: Sequence[str]
 ) -> Mapping[str, Mapping[str, list[float]]]:
     """Steps of models by each way, in turns, in a fresh process; told is how many calls of a step
-    ours served."""
+    ours served. Raises `ValueError` if a model fails, after the others were told."""
     script = (
-        "import json, sys; from cases.installed import run; names, ways = map(json.loads, "
-        "sys.argv[1:]); print(json.dumps({name: run(name, ways=ways) for name in names}))"
+        "import json, sys; from cases.installed import several; "
+        "print(json.dumps(several(*map(json.loads, sys.argv[1:]))))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(names), json.dumps(ways)],
         stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
     )  # fmt: skip
-    found = json.loads(done.stdout.splitlines()[-1])
-    for name, said in found.items():
-        for way, one in said.items():
-            print(f"{name}, {way}: {one['served']} calls served in a step", file=sys.stderr)
-    return {name: {way: one["us"] for way, one in said.items()} for name, said in found.items()}
+    return told(json.loads(done.stdout.splitlines()[-1]))
+
+
+def told(found: Mapping[str, Any]) -> Mapping[str, Mapping[str, list[float]]]:
+    """Microseconds of each model's steps by each way, said aloud with how many calls ours served.
+    Raises `ValueError` if a model failed."""
+    failed = {name: why for name, why in found.items() if isinstance(why, str)}
+    for name, ways in found.items():
+        for way, one in () if name in failed else ways.items():
+            us = statistics.median(one["us"])
+            print(f"{name}, {way}: {us:.0f} µs, {one['served']} calls served", file=sys.stderr)
+    if failed:
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in failed.items()))
+    return {name: {way: one["us"] for way, one in ways.items()} for name, ways in found.items()}
 
 
 def host() -> Mapping[str, Sequence[float]]:
@@ -277,16 +307,10 @@ CASES = (
     HostTimes(
         "host-installed", "a 16×16×16 product that torch computes, as it is and passed on", host
     ),
-    *(
-        HostTimes(f"installed-forward-{name}", f"a forward pass of {says}, bf16, as it is and "
-                  "installed", partial(forward_pass, name))
-        for name, says in (
-            ("convnext-tiny", "ConvNeXt-T, 32 images"),
-            ("resnet50", "ResNet-50, 32 images"),
-            ("efficientnet-b0", "EfficientNet-B0, 32 images"),
-            ("unet", "a diffusion's U-Net, 4 latent images"),
-            ("whisper", "Whisper's encoder, 4 half minutes"),
-        )
+    HostTimes(
+        "installed-forward", "forward passes, bf16, of ConvNeXt-T, ResNet-50 and EfficientNet-B0 "
+        "(32 images), a diffusion's U-Net (4 latent images) and Whisper's encoder (4 half "
+        "minutes), as they are and installed", forward_passes,
     ),
     *(
         HostTimes(f"installed-{name}", f"{says}: whole steps, as it is and installed",

@@ -47,3 +47,21 @@ def test_a_forward_pass_is_taken_by_the_ways_that_are_asked_for(monkeypatch):
     found = installed.run("forward-one", "cpu", "CPU", ways)
     assert {way: len(one["us"]) for way, one in found.items()} == dict.fromkeys(ways, 2)
     assert found[installed.OTHERS]["passed on"] == 1
+
+
+def test_a_model_that_fails_is_named_after_the_others_are_told(monkeypatch, capsys):
+    def wrong(_):
+        raise RuntimeError("no such layer")
+
+    monkeypatch.setattr(installed, "STEPS", 1)
+    monkeypatch.setattr(
+        installed, "MODELS", {"bad": wrong, "good": lambda _: lambda: torch.ones(4)}
+    )
+    run = partial(installed.run, device="cpu", key="CPU")
+    monkeypatch.setattr(installed, "run", run)
+    found = installed.several(["bad", "good"], (installed.PLAIN, installed.OTHERS))
+    with pytest.raises(ValueError, match=r"^bad: RuntimeError: no such layer$"):
+        installed.told(found)
+    assert "good, as it is: " in capsys.readouterr().err
+    del found["bad"]
+    assert installed.told(found)["good"].keys() == {installed.PLAIN, installed.OTHERS}
