@@ -150,6 +150,47 @@ def test_calls_keep_the_order_of_the_stream():
         near(chain(x), on_cpu(theirs, x))
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("what", ["product", "attention", "convolution"])
+def test_xla_records_calls_into_its_graphs(what, known):
+    """What a graph holds is right in other buffers and for other values too, also if Python is
+    asked for the call while XLA captures it."""
+    ours, theirs, args = large("bfloat16")[what]
+    step = jax.jit(lambda *args: [jnp.sin(x) for x in gradients(ours, len(args))(*args)])
+    made = step.lower(*args).compile()
+    if not known:
+        foreign._handlers().forget()
+    given = [[x * scale for x in args] for scale in (1, 0.5, 0.25)]
+    wanted = [
+        on_cpu(lambda *args: [jnp.sin(x) for x in gradients(theirs, len(args))(*args)],
+               *(x.astype(jnp.float32) for x in one))
+        for one in given
+    ]  # fmt: skip
+    for one, exact in [*zip(given, wanted, strict=True)] * 3:
+        near(made(*one), exact, "bfloat16")
+
+
+def test_a_recorded_call_arrives_for_new_buffers_alone(monkeypatch):
+    """Six calls are a graph of XLA's: the handler queues into it, and not in each step."""
+    a, b = (normal(256, 256, dtype="bfloat16", seed=seed) / 16 for seed in range(2))
+    launches, resolved = [], foreign._resolved
+
+    def kept(launch):
+        launches.append(launch)
+        return resolved(launch)
+
+    @jax.jit
+    def chain(a, b):
+        for _ in range(6):
+            a = tj.gemm(a, b)
+        return a
+
+    monkeypatch.setattr(foreign, "_resolved", kept)
+    for _ in range(20):
+        jax.block_until_ready(chain(a, b))
+    assert 6 <= sum(one.launches() for one in launches) < 60
+
+
 def test_another_gpu_has_the_call_too():
     gpus = jax.local_devices(backend="gpu")
     if len(gpus) < 2:

@@ -57,7 +57,7 @@ class StandIn:
         self._extended = EXTENDED(self._launch_extended)
         self._fill = FILL(self._note_fill)
         self.fill_function = address_of(self._fill)
-        self.encode_function = 0
+        self.encode_function = self.exchange_function = 0
 
     def entry(self, kernel, function):
         called = self._extended if self.attributes else self.launch_function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from tilewright.jax import foreign
 from tilewright.jax.stated import Stated, key_of
 from tilewright.ops.nouns import Descriptor, Launch, Pointer, Scalar, Step, Temporary, View
 from tilewright.runtime.bound import Bound
+from tilewright.runtime.driver import address_of
 
 A, B, C, MEMORY = 0x10000, 0x20000, 0x30000, 0x40010
 BYTES = 1 << 20
@@ -47,7 +49,7 @@ def call(frame, request):
     text = Stated("gemm", views).text(request.node.name)
 
     def call(operands=(A, B), results=(C, MEMORY), memory=BYTES, index=0):
-        handler = foreign._handlers().on_gpu
+        handler = foreign._handlers().on_cuda
         return frame.call(handler, key_of(text), text, operands, results, memory, STREAM, index)
 
     return call
@@ -79,8 +81,9 @@ def test_the_version_is_that_of_the_header(frame):
     handlers = foreign._handlers()
     header = (Path(jax.ffi.include_dir()) / foreign._HEADER).read_text()
     minor = int(header.partition("#define XLA_FFI_API_MINOR ")[2].split()[0])
-    for handler in (handlers.on_gpu, handlers.on_cpu):
-        assert frame.version(handler) == (0, minor, 0)  # and no graph of XLA's captures it
+    captured = {"on_cuda": 1, "on_rocm": 0, "on_cpu": 0}  # by XLA's graphs
+    for name, traits in captured.items():
+        assert frame.version(getattr(handlers, name)) == (0, minor, traits)
 
 
 def test_a_launch_is_given_addresses_and_the_stream(call, resolved):
@@ -127,6 +130,24 @@ def test_temporaries_lie_in_the_last_result(call, resolved):
     assert "too little memory" in call(memory=256)
 
 
+def test_a_launch_that_loads_code_is_allowed_to_within_a_capture(call, resolved):
+    """As XLA captures on this thread what it may record into a graph."""
+    driver = StandIn("<Q")
+    launch = launching(driver, Pointer("a"))
+    said = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+    def exchange(mode):
+        said.append((mode[0], len(driver.launches)))
+        mode[0] = 1 if len(said) == 1 else 2
+        return 0
+
+    launch.exchange_function = address_of(exchange)
+    resolved(launch)
+    assert call() is None
+    assert said == [(2, 0), (1, 1)]
+
+
 def test_tensor_maps_come_from_python_where_the_launcher_has_none(call, resolved):
     driver = StandIn("<Q")  # its encode_function is 0
     tiled = Descriptor("a", "bf16", (8, 8), (8, 1), (8, 8))
@@ -164,7 +185,7 @@ def test_a_product_is_planned_built_and_launched(frame, monkeypatch, store):
     chosen = dispatcher.select(stated.problem).config.name
     assert chosen in found.text
     message = frame.call(
-        foreign._handlers().on_gpu, found.key, found.text, (A, B), (C, MEMORY), BYTES, STREAM, 0
+        foreign._handlers().on_cuda, found.key, found.text, (A, B), (C, MEMORY), BYTES, STREAM, 0
     )
     assert message is None
     assert [one["stream"] for one in driver.launches] == [STREAM]

@@ -30,7 +30,7 @@ TARGET = "tilewright"
 """What XLA knows the handlers by."""
 
 PLATFORMS = {"cpu": "cpu", "cuda": "CUDA", "rocm": "ROCM"}
-"""JAX's platforms, and XLA's names for them."""
+"""JAX's platforms, each of which has a handler, and XLA's names for them."""
 
 _SOURCE = Path(__file__).with_name("handler.c")
 _HEADER = "xla/ffi/api/c_api.h"
@@ -79,7 +79,7 @@ def _handlers() -> ModuleType:
     module.serve(lambda *call: _said(_resolve, *call), lambda *call: _said(_run, *call))
     capturing.watch(_LAUNCHES)
     for platform, name in PLATFORMS.items():
-        handler = module.on_cpu if platform == "cpu" else module.on_gpu
+        handler = getattr(module, f"on_{platform}")
         jax.ffi.register_ffi_target(TARGET, handler, platform=name)
     return module
 
@@ -130,7 +130,8 @@ def _launch(stated: Stated, index: int, kernel: str) -> tuple[str, BoundLaunch]:
 def _resolved(launch: BoundLaunch) -> tuple[Any, ...]:
     """As handler.c takes it."""
     _, scratch = launch.workspace
-    return launch.native, compiled().launch_alone, scratch, partial(_said, partial(_again, launch))
+    alone, again = compiled().launch_alone, partial(_said, partial(_again, launch))
+    return launch.native, alone, launch.exchange_function, scratch, again
 
 
 def _again(launch: BoundLaunch, stream: int, addresses: tuple[int, ...]) -> None:

@@ -1,7 +1,7 @@
-/* What XLA calls for a call of Tilewright: a handler of its foreign function interface for GPUs, and
+/* What XLA calls for a call of Tilewright: handlers of its foreign function interface for GPUs, and
    one for the CPU.
 
-   on_gpu, on_cpu               addresses of the handlers
+   on_cuda, on_rocm, on_cpu     addresses of the handlers
    serve(resolve, run)          Python's side of them, below
    keep(key, device, resolved)  what a call with this key launches on a device, as `resolve` returns
                                 it; the first for a key and a device stays
@@ -10,11 +10,17 @@
    A call has two attributes: `text`, which says all of it, and `key`, a digest of that. Its results
    are the call's outputs; on a GPU one more, the last, is the memory of temporaries, as bytes.
 
-   resolve(text, device) -> (launch, launch_alone, scratch, again), or a text that says why not.
-                            launch: the launcher's record. launch_alone: the address of the
-                            launcher's function. scratch: bytes of the temporaries.
+   resolve(text, device) -> (launch, launch_alone, exchange, scratch, again), or a text that says
+                            why not. launch: the launcher's record. launch_alone: the address of
+                            the launcher's function. exchange: that of the driver's function that
+                            sets what captures forbid the thread, if the launch may do such things
+                            when it is first queued, else 0. scratch: bytes of the temporaries.
    again(stream, addresses) -> None, or a text: launches with what the launcher leaves to Python
    run(text, addresses) -> None, or a text: computes the call on the CPU
+
+   XLA may record what a call queues on CUDA's streams into a graph of its own, once for the buffers
+   that it is replayed with: then no call arrives here until it has others. A launch allocates
+   nothing and waits for nothing, and what is loaded for its first is allowed within a capture.
 
    A known call on a GPU takes no lock of Python. jax/foreign.py compiles this file on first use. */
 
@@ -31,8 +37,10 @@
 #define TEMPORARIES 256  /* bytes that temporaries are aligned to */
 #define MOST_OPERANDS 64
 #define BUCKETS 1024
+#define RELAXED 2 /* captures forbid the thread nothing, in CUDA and in HIP */
 
 typedef int (*alone_fn)(void *, uint64_t, const uint64_t *);
+typedef int (*exchange_fn)(int *);
 
 typedef struct Known {
   struct Known *next;
@@ -40,6 +48,7 @@ typedef struct Known {
   int device;
   void *launch;
   alone_fn alone;
+  exchange_fn exchange; /* or NULL */
   size_t scratch;
   PyObject *resolved, *again; /* kept for ever, as executables are not known to end */
   pthread_mutex_t use;        /* always taken before Python's lock */
@@ -58,8 +67,9 @@ static XLA_FFI_Error *failed(const XLA_FFI_CallFrame *f, const char *why) {
   return f->api->XLA_FFI_Error_Create(&args);
 }
 
-/* Whether XLA only asks which version of the interface this is written for. */
-static int asked_version(const XLA_FFI_CallFrame *f) {
+/* Whether XLA only asks which version of the interface this is written for, and what a handler
+   allows. */
+static int asked(const XLA_FFI_CallFrame *f, XLA_FFI_Handler_Traits traits) {
   /* JAX 0.11 renamed the type of this pointer. */
   __typeof__(f->extension_start) first = f->extension_start;
   if (!first || first->type != XLA_FFI_Extension_Metadata) return 0;
@@ -67,7 +77,7 @@ static int asked_version(const XLA_FFI_CallFrame *f) {
   metadata->api_version.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE;
   metadata->api_version.major_version = XLA_FFI_API_MAJOR;
   metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-  metadata->traits = 0; /* not in XLA's graphs: a library's step may not be captured */
+  metadata->traits = traits;
   return 1;
 }
 
@@ -146,16 +156,17 @@ static Known *find(int64_t key, int device) {
    later is found. */
 static Known *add(int64_t key, int device, PyObject *resolved) {
   PyObject *launch, *again;
-  unsigned long long alone, scratch;
+  unsigned long long alone, exchange, scratch;
   Known *k = calloc(1, sizeof(Known));
   if (!k) return (Known *)PyErr_NoMemory();
-  if (!PyArg_ParseTuple(resolved, "OKKO", &launch, &alone, &scratch, &again) ||
+  if (!PyArg_ParseTuple(resolved, "OKKKO", &launch, &alone, &exchange, &scratch, &again) ||
       !(k->launch = PyCapsule_GetPointer(launch, "tilewright.launch"))) {
     free(k);
     return NULL;
   }
   k->key = key, k->device = device;
   k->alone = (alone_fn)(uintptr_t)alone, k->scratch = scratch;
+  k->exchange = (exchange_fn)(uintptr_t)exchange;
   k->resolved = Py_NewRef(resolved), k->again = Py_NewRef(again);
   pthread_mutex_init(&k->use, NULL);
   pthread_mutex_lock(&table);
@@ -191,7 +202,6 @@ static XLA_FFI_Error *again(const XLA_FFI_CallFrame *f, const Known *k, uint64_t
 /* ---- The handlers ---- */
 
 static XLA_FFI_Error *on_gpu(XLA_FFI_CallFrame *f) {
-  if (asked_version(f)) return NULL;
   Passed p;
   const char *wrong = read_frame(f, &p);
   if (wrong) return failed(f, wrong);
@@ -218,15 +228,25 @@ static XLA_FFI_Error *on_gpu(XLA_FFI_CallFrame *f) {
   p.address[operands + 1] = k->scratch ? scratch : 0;
 
   uint64_t handle = (uint64_t)(uintptr_t)stream.stream;
+  int mode = RELAXED;
   pthread_mutex_lock(&k->use);
-  if (k->alone(k->launch, handle, p.address))
-    error = again(f, k, handle, p.address, operands + 2);
+  if (k->exchange) k->exchange(&mode);
+  int left = k->alone(k->launch, handle, p.address);
+  if (k->exchange) k->exchange(&mode);
+  if (left) error = again(f, k, handle, p.address, operands + 2);
   pthread_mutex_unlock(&k->use);
   return error;
 }
 
+static XLA_FFI_Error *on_cuda(XLA_FFI_CallFrame *f) {
+  return asked(f, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE) ? NULL : on_gpu(f);
+}
+
+/* Solvers of MIOpen may not be captured. */
+static XLA_FFI_Error *on_rocm(XLA_FFI_CallFrame *f) { return asked(f, 0) ? NULL : on_gpu(f); }
+
 static XLA_FFI_Error *on_cpu(XLA_FFI_CallFrame *f) {
-  if (asked_version(f)) return NULL;
+  if (asked(f, 0)) return NULL;
   Passed p;
   const char *wrong = read_frame(f, &p);
   if (wrong) return failed(f, wrong);
@@ -280,7 +300,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "handler", NULL, -1, 
 PyMODINIT_FUNC PyInit_handler(void) {
   PyObject *made = PyModule_Create(&module);
   const struct { const char *name; XLA_FFI_Handler *handler; } handlers[] = {
-      {"on_gpu", on_gpu}, {"on_cpu", on_cpu}};
+      {"on_cuda", on_cuda}, {"on_rocm", on_rocm}, {"on_cpu", on_cpu}};
   for (size_t i = 0; made && i < sizeof(handlers) / sizeof(*handlers); i++) {
     PyObject *one = PyCapsule_New((void *)handlers[i].handler, NULL, NULL);
     if (!one || PyModule_AddObjectRef(made, handlers[i].name, one)) Py_CLEAR(made);

@@ -99,6 +99,9 @@ class BoundLaunch:
         self.workspace = places.kept_zero_bytes, places.scratch_bytes
         """Bytes of the kept-zero and of the scratch buffer that a call needs the addresses of."""
         self._products = (*products.values(),)
+        self.exchange_function = driver.exchange_function if products else 0
+        """What allows a launch within a capture (`Driver.exchange_function`): a library loads an
+        algorithm's code when it is used first. 0 where none computes a step."""
         self._native_launch = native.launch
         self._write_map = native.write_map
         self._launches = native.launches

@@ -58,6 +58,7 @@ class CudaDriver:
         self.fill_function = address_of(self._lib.cuMemsetD8Async)
         encode = getattr(self._lib, "cuTensorMapEncodeTiled", None)  # of CUDA 12
         self.encode_function = 0 if encode is None else address_of(encode)
+        self.exchange_function = address_of(self._lib.cuThreadExchangeStreamCaptureMode)
         check(self, self._lib.cuInit(0), "start")
         garbage.first_in_threads(partial(self._exchange, _CAPTURE_RELAXED))
 

@@ -42,6 +42,10 @@ class Driver(Protocol):
     encode_function: int
     """Address of a C function that makes tensor maps, which `tiling` is for; 0 for none."""
 
+    exchange_function: int
+    """Address of a C function like cuThreadExchangeStreamCaptureMode, which `capture_allowed`
+    calls; 0 for none."""
+
     def entry(self, kernel: Kernel, function: ctypes.c_void_p) -> Entry:
         """How `kernel`, loaded as `function`, is launched: with clusters, cooperatively, or with
         programmatic dependent launch if it was built so. Raises `LaunchFailed` where the driver

@@ -43,9 +43,10 @@ class HipDriver:
         self._lib.hipGetErrorString.restype = ctypes.c_char_p
         self.launch_function = self._lib.hipModuleLaunchKernel
         self.fill_function = address_of(self._lib.hipMemsetD8Async)
-        self.encode_function = 0
+        self.encode_function = self.exchange_function = 0
         check(self, self._lib.hipInit(0), "start")
         if real:
+            self.exchange_function = address_of(self._lib.hipThreadExchangeStreamCaptureMode)
             garbage.first_in_threads(partial(self._exchange, _CAPTURE_RELAXED))
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
