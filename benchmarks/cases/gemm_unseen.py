@@ -4,6 +4,9 @@ N and K are drawn between those of the sweep `full`, which models have, in steps
 size in three, of 8; no pair of them is in the sweep. M is drawn from 1 to 8192, evenly by its
 logarithm. Of the sizes of models, N and K are a pair of the sweep, and M is any. Sizes are rounded
 up to what torch takes. The sizes of several seeds are pooled, so that none can be picked.
+
+The gradients of a layer that was drawn so, with M rows of x [M, K] and weights [N, K] as torch has
+them: of x a product in layout `rrr`, of the weights one in layout `crr`, whose sum is over M.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 
-from cases import Case
+from cases import Case, Part
 from cases.gemm import blocks
 from tilewright.ops.gemm import GemmProblem
 
@@ -24,6 +27,8 @@ SEEDS, EACH = (101, 102, 103), 40
 """Seeds that nothing was fitted to, and sizes of each."""
 SPARE = 10
 """Further sizes of each seed, in place of those that an earlier one drew too."""
+LAYERS, LAYERS_SEED, FEWEST_ROWS = 32, 401, 65
+"""Of layers with gradients: how many, their seed, and the least M."""
 MOST_M = 8192
 MOST_BYTES = 2 << 30
 
@@ -77,6 +82,16 @@ def pooled(
     return [make(*size) for size in found]
 
 
+def gradients() -> list[GemmProblem]:
+    """The products of layers' backward passes."""
+    drawn = [size for size in sizes(4 * LAYERS, LAYERS_SEED) if size[0] >= FEWEST_ROWS]
+    return [
+        GemmProblem(*size, layout=layout)
+        for m, n, k in drawn[:LAYERS]
+        for size, layout in (((m, k, n), "rrr"), ((n, k, m), "crr"))
+    ]
+
+
 def fp8_rows(m: int, n: int, k: int) -> GemmProblem:
     """fp8 with a scale for each row of A and column of B."""
     return GemmProblem(m, n, k, "e4m3fn", epilogue="row_scale+col_scale")
@@ -90,6 +105,14 @@ def _case(name: str, says: str, against: str, problems: Callable[[], list[GemmPr
 _ANY = "that nothing was tuned for or had seen"
 CASES = (
     _case("gemm-unseen-bf16", f"{_ANY}, bf16", "`torch.mm`", partial(pooled, GemmProblem)),
+    Case(
+        "gemm-unseen-gradients", f"the gradients of {LAYERS} layers {_ANY}, bf16, by what is "
+        "chosen", "`torch.mm`", gradients, ours="answered", seconds=0.4,
+        parts=(
+            Part("x", "`torch.mm`", where=lambda p: p.layout == "rrr"),
+            Part("weights", "`torch.mm`", where=lambda p: p.layout == "crr"),
+        ),
+    ),
     _case(
         "gemm-between-bf16", "with N and K of models and any M, bf16", "`torch.mm`",
         partial(pooled, GemmProblem, of_models=True),
