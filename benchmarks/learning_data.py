@@ -31,8 +31,9 @@ model can judge.
 
 Beside the samples there are smaller ones of 66 kernels of each problem, all of which are measured;
 few kernels serve them (`learning_many`). `…_many`: from the space that the dispatcher chooses from;
-of convolutions of 1x1 alone, as the others have 20 to 46 kernels there. `…_tuned`: its first 20,
-and others that only a tuning chooses from: how much faster are they?
+of convolutions of 1x1 alone, as the others have 20 to 46 kernels there. `…_tuned`: its first 16,
+and others that only a tuning chooses from: how much faster are they? They take problems of which
+fewer than 64 kernels were timed, and first those of which none was.
 """
 
 from __future__ import annotations

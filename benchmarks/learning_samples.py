@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -33,8 +33,6 @@ DEVICE = "h200_sxm"
 SLOWEST = 2.5
 """Models are not asked about kernels of over twice the least estimate
 (`select.learned.FARTHEST`)."""
-TUNED_SLOWEST = 1.25
-"""Of kernels that only a tuning chooses from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +76,17 @@ def _convolutions(direction: str) -> Class:
     )  # fmt: skip
 
 
-SEED, BETWEEN = 7, 300
+SEEDS, BETWEEN = (7, 11), 300
 """Of the GEMMs between those of models. The seeds of the cases `gemm-unseen` stay unseen."""
 
 
 def _between(multiples: Multiples = (1, 1, 1)) -> list[tuple[int, int, int]]:
-    return [size for of in (True, False) for size in sizes(BETWEEN, SEED, of, multiples)]
+    return [
+        size
+        for seed in SEEDS
+        for of in (True, False)
+        for size in sizes(BETWEEN, seed, of, multiples)
+    ]
 
 
 def _gemms() -> list[Any]:
@@ -158,8 +161,9 @@ CLASSES = {
 }  # fmt: skip
 
 
-MANY = 66
-"""Two more than 64, as some kernels may not run."""
+ENOUGH = 64
+MANY = ENOUGH + 2
+"""Some kernels may not run."""
 
 
 def _many(name: str, count: int, built: int, some: Callable[[Any], bool]) -> Class:
@@ -174,7 +178,7 @@ def _many(name: str, count: int, built: int, some: Callable[[Any], bool]) -> Cla
 
 def _tuned(name: str, count: int, built: int, some: Callable[[Any], bool]) -> Class:
     """As `_many`, with kernels that only a tuning chooses from."""
-    design = Design(MANY, first=20, slowest=SLOWEST)
+    design = Design(MANY, first=16, slowest=SLOWEST)
     return replace(_many(name, count, built, some), design=design, tuned=True)
 
 
@@ -186,19 +190,23 @@ def _several_taps(p: Any) -> bool:
     return bool(p.taps > 1)
 
 
+def _few_rows(p: Any) -> bool:
+    return bool(p.m <= 1024)
+
+
 def _any(p: Any) -> bool:
     return True
 
 
 CLASSES |= {
-    "conv_weights_many": _many("conv_weights", 45, 130, _one_tap),
-    "conv_data_many": _many("conv_data", 30, 130, _one_tap),
-    "conv_forward_many": _many("conv_forward", 30, 130, _one_tap),
-    "conv_weights_tuned": _tuned("conv_weights", 16, 160, _several_taps),
-    "conv_data_tuned": _tuned("conv_data", 16, 160, _several_taps),
-    "conv_forward_tuned": _tuned("conv_forward", 16, 160, _several_taps),
-    "gemm_many": _many("gemm", 30, 110, _any),
-    "gemm_fp8_many": _many("gemm_fp8", 20, 110, _any),
+    "gemm_fp8_many": _many("gemm_fp8", 48, 130, _few_rows),
+    "gemm_many": _many("gemm", 30, 130, _any),
+    "conv_weights_many": _many("conv_weights", 25, 130, _one_tap),
+    "conv_data_many": _many("conv_data", 25, 130, _one_tap),
+    "conv_forward_many": _many("conv_forward", 25, 130, _one_tap),
+    "conv_weights_tuned": _tuned("conv_weights", 30, 200, _several_taps),
+    "conv_forward_tuned": _tuned("conv_forward", 30, 200, _several_taps),
+    "conv_data_tuned": _tuned("conv_data", 30, 280, _several_taps),
     "gemm_tuned": _tuned("gemm", 10, 100, _any),
 }
 
@@ -245,17 +253,16 @@ def ordered(sample: Sample, device: Device) -> Sample:
 def draw(name: str) -> Sample:
     """The sample of a class."""
     of, device = CLASSES[name], arch.device(DEVICE)
-    known = {cell.problem for cell in read([RECORD])}
+    counts = Counter(cell.problem for cell in read([RECORD]) if cell.us is not None)
     if not of.built:
         kernels = partial(kernels_of, tuned=of.tuned)
-        return ordered(designs.sample(drawn(of, known), kernels, device, of.design), device)
-    new, old = [], []
-    for problem in of.problems():
-        (old if problem in known else new).append(problem)
-    problems = [*turns(of, new), *turns(of, old)]
+        return ordered(designs.sample(drawn(of, counts), kernels, device, of.design), device)
+    problems = [p for p in of.problems() if counts[p] < ENOUGH]
+    new = [p for p in problems if not counts[p]]
+    problems = [*turns(of, new), *turns(of, [p for p in problems if counts[p]])]
     ranked = designs.in_range(problems, partial(kernels_of, tuned=False), device, of.design.slowest)
     if of.tuned:
-        more = designs.in_range(problems, _tuning, device, TUNED_SLOWEST)
+        more = designs.in_range(problems, _tuning, device, of.design.slowest)
         first = of.design.first
         ranked = {p: [*order[:first], *more.get(p, ())] for p, order in ranked.items()}
     kind = ops.family(problems[0].family).kind
