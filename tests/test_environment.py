@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tilewright import variables
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
@@ -75,3 +80,49 @@ def test_every_variable_has_its_value_default_reader_and_an_example():
 )
 def test_a_new_variable_is_found(source):
     assert {name.removeprefix("TILEWRIGHT_") for name in names_in(source)} & {"NEW"}
+
+
+def test_names_of_its_own_stand_in_one_module():
+    apart = {
+        path.name
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and OWN.fullmatch(str(node.value)) and node.value
+        if node.value in variables.KNOWN
+    }
+    assert apart == {"variables.py"}
+    assert {name for name in re.findall(r"^### (\w+)$", PAGE, re.M) if OWN.fullmatch(name)} == (
+        variables.KNOWN
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TILEWRIGHT_LISTN", "TILEWRIGHT_LISTEN"),
+        ("TILEWRIGHT_TABLE", "TILEWRIGHT_TABLES"),
+        ("TILEWRIGHT_SHARED_STORE_TRUST", "TILEWRIGHT_SHARED_STORE_TRUSTED"),
+        ("tilewright_waits", "TILEWRIGHT_WAITS"),
+        ("TILEWRIGHT_VLLM", None),  # of integrations, as the next one
+        ("TILEWRIGHT_SGLANG", None),
+        ("TILEWRIGHT_TEST_STORE", None),
+        ("TILEWRIGHT_TABLES", None),
+    ],
+)
+def test_a_misspelt_variable_is_known(name, meant):
+    assert variables.misspelt({name: "1"}) == ({name: meant} if meant else {})
+    assert variables.misspelt({name: ""}) == {}
+
+
+def test_a_misspelt_variable_is_named_once():
+    def said(**environment: str) -> str:
+        env = {**os.environ, "TILEWRIGHT_CAPTUR": "a.jsonl", **environment}
+        code = "import tilewright, tilewright.errors"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        )
+        return done.stderr
+
+    line = "nothing reads the environment variable TILEWRIGHT_CAPTUR: is it TILEWRIGHT_CAPTURE?\n"
+    assert said() == line
+    assert said(TILEWRIGHT_PARENT="1") == said(RANK="1") == ""

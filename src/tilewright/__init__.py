@@ -13,6 +13,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright import variables
 from tilewright.version import __version__
 
 if TYPE_CHECKING:
@@ -140,3 +141,6 @@ def __dir__() -> list[str]:
     from tilewright import ops
 
     return sorted({*globals(), *_HOME, *_ROOMS, *ops.families()})
+
+
+variables.warn()

@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from tilewright import capture_file
+from tilewright import capture_file, variables
 from tilewright.capture_file import ENDING, load
 from tilewright.errors import BadArgument
 from tilewright.plan import Plan
@@ -39,7 +39,7 @@ __all__ = ["ENDING", "VARIABLE", "Capture", "Only", "active", "capture", "load",
 
 log = logging.getLogger("tilewright")
 
-VARIABLE, ONLY_VARIABLE = "TILEWRIGHT_CAPTURE", "TILEWRIGHT_CAPTURE_ONLY"
+VARIABLE, ONLY_VARIABLE = variables.CAPTURE, variables.CAPTURE_ONLY
 """Environment variables: the file to capture into, and which problems (`Only`). They are read when
 a process makes its first dispatcher."""
 

@@ -33,7 +33,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tilewright import garbage
+from tilewright import garbage, variables
 
 Message = dict[str, Any]
 Blob = bytes | bytearray | memoryview
@@ -82,7 +82,7 @@ class Child:
     """
 
     def __init__(self, module: str, env: Mapping[str, str | None] | None = None) -> None:
-        changed = {**os.environ, **(env or {}), "TILEWRIGHT_PARENT": str(os.getpid())}
+        changed = {**os.environ, **(env or {}), variables.PARENT: str(os.getpid())}
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         start = partial[subprocess.Popen[bytes]](
             subprocess.Popen,
@@ -273,5 +273,5 @@ def _die_with_parent() -> None:
         return
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != int(os.environ.get("TILEWRIGHT_PARENT", os.getppid())):
+    if os.getppid() != int(os.environ.get(variables.PARENT, os.getppid())):
         os._exit(1)  # the parent died before we asked

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import platformdirs
 
-VARIABLE = "TILEWRIGHT_HOME"
+from tilewright import variables
+
+VARIABLE = variables.HOME
 """Names one folder for everything that is kept. Setting it is enough if the user's own folders
 cannot be written."""
 

@@ -9,7 +9,9 @@ import os
 import sys
 from contextlib import suppress
 
-VARIABLE = "TILEWRIGHT_LISTEN"
+from tilewright import variables
+
+VARIABLE = variables.LISTEN
 """The environment variable that names the file to listen into."""
 
 
@@ -42,4 +44,4 @@ def start() -> None:
 def _own() -> bool:
     """Whether this is Tilewright's command or a child of Tilewright: what they measure is no
     model's."""
-    return "tilewright.cli" in sys.modules or bool(os.environ.get("TILEWRIGHT_PARENT"))
+    return "tilewright.cli" in sys.modules or bool(os.environ.get(variables.PARENT))

@@ -17,7 +17,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from tilewright import garbage
+from tilewright import garbage, variables
 from tilewright.arch.model import Device
 from tilewright.child import Ending
 from tilewright.compile import BuildReport, BuildResult
@@ -27,7 +27,7 @@ from tilewright.plan import KEPT, STAND_IN, Plan, Planner
 
 log = logging.getLogger("tilewright")
 
-WAITS = "TILEWRIGHT_WAITS"
+WAITS = variables.WAITS
 """The environment variable that says whether calls wait for kernels that have to be built."""
 
 LOOKED_UP = 16

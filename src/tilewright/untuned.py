@@ -14,13 +14,13 @@ import shlex
 import sys
 from typing import Any
 
-from tilewright import capturing
+from tilewright import capturing, variables
 from tilewright.checks import flag
 from tilewright.plan import Plan
 
 log = logging.getLogger("tilewright")
 
-VARIABLE = "TILEWRIGHT_UNTUNED"
+VARIABLE = variables.UNTUNED
 """The environment variable that says whether to say it."""
 
 EXPECTED = frozenset({"learned", "analytical", "first_fit"})

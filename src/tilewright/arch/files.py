@@ -6,10 +6,11 @@ import functools
 import os
 from pathlib import Path
 
+from tilewright import variables
 from tilewright.errors import BadFile
 from tilewright.jsonfile import load_json
 
-VARIABLE = "TILEWRIGHT_GPUS"
+VARIABLE = variables.GPUS
 """Names JSON files, and folders of them, separated as in ``PATH``. Each file describes an
 architecture or a device; a device has ``compute_units``."""
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright import variables
 from tilewright.arch import words
 from tilewright.arch.detect import live_devices
 from tilewright.arch.load import archs
@@ -23,7 +24,7 @@ from tilewright.arch.words import NATIVE
 from tilewright.checks import parse_whole
 from tilewright.errors import BadArgument, NoDriver, UnknownArch, shown
 
-VARIABLES = ("TILEWRIGHT_ARCHS", "GPU_ARCHS")
+VARIABLES = (variables.ARCHS, "GPU_ARCHS")
 """Environment variables that hold a list; the first that is not empty counts."""
 
 ALL = "all"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
+from tilewright import variables
 from tilewright.bundle.bundle import Bundle, package_folders
 from tilewright.checks import flag
 from tilewright.errors import BadArgument, shown
@@ -18,7 +19,7 @@ from tilewright.registry import Entry
 from tilewright.tables.merge import Several
 from tilewright.tables.table import Table
 
-VARIABLE, TRUST_VARIABLE = "TILEWRIGHT_BUNDLE", "TILEWRIGHT_BUNDLE_TRUSTED"
+VARIABLE, TRUST_VARIABLE = variables.BUNDLE, variables.BUNDLE_TRUSTED
 """Environment variables: the bundles to use, separated as in PATH; and whether to trust them
 whoever made them (``1``), or only if this user did (``0``, or empty)."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright import variables
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, OpenWords, command, words
@@ -18,7 +19,7 @@ from tilewright.errors import BadArgument, TilewrightError
 if TYPE_CHECKING:
     from tilewright.tune.work import Work
 
-ENVIRONMENT = "TILEWRIGHT_PRETUNE"
+ENVIRONMENT = variables.PRETUNE
 """The variable that lists modules if the command line does not."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tilewright import variables
 from tilewright.checks import flag
 from tilewright.compile import signing
 from tilewright.compile.kernel import Kernel
@@ -31,7 +32,7 @@ from tilewright.reading import located
 
 log = logging.getLogger(__name__)
 
-VARIABLE, TRUST_VARIABLE = "TILEWRIGHT_SHARED_STORE", "TILEWRIGHT_SHARED_STORE_TRUSTED"
+VARIABLE, TRUST_VARIABLE = variables.SHARED_STORE, variables.SHARED_STORE_TRUSTED
 """Environment variables: the shared store, and whether to use what others built in it (``1``)."""
 
 SECONDS = 10.0

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tilewright import home, within
+from tilewright import home, variables, within
 from tilewright.canonical import canonical, sha256
 from tilewright.compile import signing
 from tilewright.compile.kernel import Blob, Kernel, to_data
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 def default_store_path() -> Path:
     """``TILEWRIGHT_STORE`` if it is set, else a folder of `home.cache`."""
-    given = os.environ.get("TILEWRIGHT_STORE")
+    given = os.environ.get(variables.STORE)
     return Path(given) if given else home.cache() / "store"
 
 

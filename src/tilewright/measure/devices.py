@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
 
+from tilewright import variables
 from tilewright.arch import arch, device, words
 from tilewright.arch.known import devices as known_devices
 from tilewright.arch.model import EMULATED, INTERPRETED, Device
@@ -26,7 +27,7 @@ from tilewright.plan import PLANNING_DEVICE
 from tilewright.version import __version__, installed
 
 WORKER = "tilewright.measure.worker"
-PRELOAD_VARIABLE = "TILEWRIGHT_WORKER_PRELOADS"
+PRELOAD_VARIABLE = variables.WORKER_PRELOADS
 """Names the modules that a worker imports before its first request. On a GPU, importing torch takes
 seconds, which a spare worker has."""
 CPU = "cpu"

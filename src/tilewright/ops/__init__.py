@@ -19,6 +19,7 @@ import os
 from functools import cache
 from pathlib import Path
 
+from tilewright import variables
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument, UnknownName, nearest, shown
 
@@ -30,7 +31,7 @@ ENTRY_POINTS = "tilewright.families"
 """The group of entry points: ``name = "package.module:FAMILY"``, or ``"package.module"`` where
 importing the module registers the family."""
 
-MODULES_VARIABLE = "TILEWRIGHT_KERNEL_MODULES"
+MODULES_VARIABLE = variables.KERNEL_MODULES
 """Names the environment variable: modules, separated by colons, that register families and
 operations, and that kernels may come from, with all below them."""
 

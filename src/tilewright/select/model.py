@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tilewright import variables
 from tilewright.canonical import canonical, sha256
 from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.files import write_whole
@@ -30,7 +31,7 @@ from tilewright.select.probes import Probe, moved
 from tilewright.select.trees import Trees
 
 SCHEMA = 3
-ENVIRONMENT = "TILEWRIGHT_MODELS"
+ENVIRONMENT = variables.MODELS
 """The variable that names files of models, separated as in PATH."""
 SHIPPED = "shipped"
 """In place of a path: the models that come with the package."""

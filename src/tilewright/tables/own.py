@@ -9,13 +9,13 @@ import os
 import re
 from pathlib import Path
 
-from tilewright import home
+from tilewright import home, variables
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
 from tilewright.files import make_own
 from tilewright.tables import named
 
-ENVIRONMENT = "TILEWRIGHT_TABLES"
+ENVIRONMENT = variables.TABLES
 """The variable that names table files, separated as in PATH. If it is set and empty, there are no
 own tables."""
 
