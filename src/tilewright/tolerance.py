@@ -196,7 +196,13 @@ def softmax_tolerance(
 
 
 def softmax_row_tolerance(
-    operands: str, output: str, terms: int, scores: float, *, beside: float = 0.0
+    operands: str,
+    output: str,
+    terms: int,
+    scores: float,
+    *,
+    beside: float = 0.0,
+    further: float = 1.0,
 ) -> Tolerance:
     """As `softmax_tolerance`, where each row of the output has weights of its own. A row's errors
     are shares of its weights, as its elements are: they are judged beside the row's own rms. A row
@@ -206,8 +212,9 @@ def softmax_row_tolerance(
     beside: the rms of the values where more than they have a weight (sinks), else 0. Weights are
         then rounded beside the sink's, so small ones are off by steps that are no share of
         their row.
+    further: how many times further than a sum whose weights alone are rounded one may be off.
     """
-    by_row = _SHORT_ROW * _softmax_share(operands, terms, scores)
+    by_row = further * _SHORT_ROW * _softmax_share(operands, terms, scores)
     absolute = _LEAST_STEP.get(output, 0.0) + 2.0 * beside * _least_weights(operands, terms)
     # Where a row has one weight, rounding it moves the whole row by up to half a step. For 8 bits
     # this is not allowed for: it is so much that a wrong soft cap would pass.

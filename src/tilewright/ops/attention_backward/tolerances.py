@@ -19,12 +19,16 @@ from tilewright.tolerance import (
     heavy_element,
     rounded_terms,
     score_error,
+    softmax_row_tolerance,
     softmax_tolerance,
 )
 
 _SPREAD = 3.0
-"""How much more than O's the rows of gradients differ: a key that many queries see first, or alone,
+"""How much more than O's the rows of dQ and dK differ: a key that many queries see first, or alone,
 gains as much as all others together."""
+
+_VALUES = 1.0
+"""The rms of dO, whose sums dV has."""
 
 _FEW_KEYS = 1.7
 """How much further dQ may be off where queries see few keys. O is rounded, so delta is off by a
@@ -42,19 +46,23 @@ def tolerances(
 ) -> Mapping[str, Tolerance]:
     """By gradient. Each is a sum of products with the weights of a softmax, or with their
     gradients, which are rounded to the dtype of Q before they are multiplied, as dO is. Without a
-    config, and of an engine, they are those of another library's."""
+    config, and of an engine, they are those of another library's.
+
+    A row of dV is a sum of rows of dO with weights, as a row of O is of rows of V, so its errors
+    are shares of the row as well. Beside the rms of all rows they have no bound: with sinks most
+    weights are small, and the key of one heavy weight has a row a hundred times as long.
+    """
     scores = score_error(p.dtype, max(p.head_dim, p.head_dim_v), capped=p.softcap > 0)
     n_q, n_kv = p.q_len * p.group, p.kv_len
     terms = {"dq": n_kv, "dk": n_q, "dv": n_q, "dbias": p.batch * p.heads}
     terms |= dict.fromkeys(("dsinks", "dslopes"), p.batch * p.q_len * n_kv)
     rows = p.batch * p.kv_len * p.kv_heads
-    spread = _SPREAD * uneven(p) * math.sqrt(max(1.0, rows / max(1, p.batch * n_q)))
-    unseen = math.sqrt(p.kv_len / max(1, _keys_seen(p)))
     wider = DTYPES[p.dtype_o].bytes > DTYPES[p.dtype].bytes
-    if wider:
-        spread *= 2.0  # dO loses as many bits as the weights do
+    further = 2.0 if wider else 1.0  # dO loses as many bits as the weights do
     if config is None or library_of(config):
-        spread *= _ELSEWHERE
+        further *= _ELSEWHERE
+    spread = _SPREAD * uneven(p) * math.sqrt(max(1.0, rows / max(1, p.batch * n_q))) * further
+    unseen = math.sqrt(p.kv_len / max(1, _keys_seen(p)))
     scale = SCORES * p.head_dim**-0.5
     factors = {
         "dq": scale, "dk": scale, "dbias": 1.0, "dslopes": float(max(p.q_len, p.kv_len)),
@@ -64,7 +72,12 @@ def tolerances(
     for one in operands(p):
         if one.written:
             count = max(1, terms[one.name])
-            among = max(spread, unseen) if one.name in ("dk", "dv") else spread
+            if one.name == "dv":
+                found["dv"] = softmax_row_tolerance(
+                    p.dtype, one.dtype, count, scores, beside=_VALUES, further=further
+                )
+                continue
+            among = max(spread, unseen) if one.name == "dk" else spread
             if one.name == "dq" and p.mask.kind != "none":
                 among *= _FEW_KEYS
             usual = softmax_tolerance(p.dtype, one.dtype, count, scores, among)
