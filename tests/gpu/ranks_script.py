@@ -1,8 +1,10 @@
-"""One of two processes, each with a GPU of its own, between which a model is split or copied.
+"""One of some processes, each with a GPU of its own, between which a model is split or copied. Of
+one process alone, everything is its own, by the same calls.
 
-Arguments: rank, file of the processes' meeting, ``cuda`` (by NCCL) or ``cpu`` (by gloo). Each part
-compares results and gradients with those of one process by torch's functions in fp32, and asserts
-that the kernels of a ported model are ours. Rank 0 prints the parts that passed.
+Arguments: rank, how many processes there are, file of their meeting, ``cuda`` (by NCCL) or ``cpu``
+(by gloo). Each part compares results and gradients with those of one process by torch's functions
+in fp32, and asserts that the kernels of a ported model are ours. Rank 0 prints the parts that
+passed.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def results(model: nn.Module, x: Any) -> list[Any]:
 
 
 def made(seed: int) -> tuple[Block, list[Any], Any]:
-    """A model, its results in fp32, and its input, the same in both processes."""
+    """A model, its results in fp32, and its input, the same in all processes."""
     torch.manual_seed(seed)
     model, x = Block().to(DTYPE), torch.randn(BATCH, LENGTH, DIM).to(DTYPE)
     return model, results(copy.deepcopy(model).float(), x.float()), x
@@ -144,15 +146,15 @@ def parallel(mesh: Any) -> None:
 
 
 def replicated(mesh: Any) -> None:
-    """DDP: each process has half of the batch, and the gradient is that of all of it."""
+    """DDP: each process has a part of the batch, and the gradient is that of all of it."""
     model, (_, *exact), x = made(2)
     device = [x.device] if x.is_cuda else None
     copied = DistributedDataParallel(ported(model), device_ids=device)
-    half = x.chunk(2)[dist.get_rank()]
-    _, counts = counted(copied, half)
+    part = x.chunk(dist.get_world_size())[dist.get_rank()]
+    _, counts = counted(copied, part)
     assert counts == OURS, counts
     for _ in range(STEPS):
-        _, *found = results(copied, half)
+        _, *found = results(copied, part)
         for number, (one, other) in enumerate(zip(found, exact, strict=True)):
             near(one, other, f"replicated: {number}")
 
@@ -172,12 +174,12 @@ def ported(model: nn.Module) -> nn.Module:
 
 
 PARTS = products, parallel, replicated, sharded
-KIND = sys.argv[3] if len(sys.argv) > 3 else "cuda"
+KIND = sys.argv[4]
 DTYPE = torch.bfloat16 if KIND == "cuda" else torch.float32
 
 
 def main() -> None:
-    rank, meeting = int(sys.argv[1]), sys.argv[2]
+    rank, count, meeting = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     if KIND == "cuda":
         torch.cuda.set_device(rank)
         torch.set_default_device(f"cuda:{rank}")
@@ -187,10 +189,10 @@ def main() -> None:
         "nccl" if KIND == "cuda" else "gloo",
         init_method=f"file://{meeting}",
         rank=rank,
-        world_size=2,
+        world_size=count,
         timeout=datetime.timedelta(minutes=3),
     )
-    mesh = dist.device_mesh.init_device_mesh(KIND, (2,))
+    mesh = dist.device_mesh.init_device_mesh(KIND, (count,))
     for part in PARTS:
         torch.manual_seed(0)
         part(mesh)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU"),
 ]
 GPUS = "cuda:0", "cuda:1"
-SCRIPT = Path(__file__).with_name("ranks_script.py")
 F = torch.nn.functional
 DIM, HEADS, CALLS = 128, 4, 3
 """A call like an earlier one takes another way."""
@@ -255,19 +251,3 @@ def test_transformers_by_name_on_the_second_gpu():
             model.to(gpu)
             found = model(tiny.IDS.to(gpu), attention_mask=mask.to(gpu))[0]
             assert far(found.cpu()[mask.bool()], exact) < 6e-2
-
-
-def test_two_processes_split_copy_and_shard_a_model(tmp_path):
-    """DTensor's rules, DDP and FSDP2 by NCCL."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, str(rank), tmp_path / "meeting", "cuda"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [each.communicate() for each in ranks]
-    assert [each.returncode for each in ranks] == [0, 0], "\n".join(err[-3000:] for _, err in said)
-    assert said[0][0].split() == ["products", "parallel", "replicated", "sharded"]
