@@ -106,6 +106,13 @@ def test_the_report_is_a_table_and_json():
     unport(model)
 
 
+def test_layers_that_have_no_function_here_are_said():
+    model = nn.ModuleDict(
+        {"rnn": nn.LSTM(8, 8), "cell": nn.GRUCell(8, 8), "both": nn.Bilinear(8, 8, 4)}
+    )
+    assert port(model).kept == dict.fromkeys(model, "no function here computes such a layer")
+
+
 def test_hooks_are_called_and_an_activation_behind_them_is_not_joined(calls):
     model, seen = nn.Sequential(nn.Linear(16, 16), nn.ReLU()), []
     port(model)

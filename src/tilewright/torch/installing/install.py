@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from tilewright.errors import BadArgument, nearest
@@ -21,8 +21,8 @@ class Installed:
     """
 
     only: Only
-    _overrides: Overrides
-    _decisions: Decisions
+    _overrides: Overrides = field(repr=False)
+    _decisions: Decisions = field(repr=False)
 
     def report(self) -> dict[str, Any]:
         """What kernels of ours served so far, and what torch computed, as plain data for JSON.

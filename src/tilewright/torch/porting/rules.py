@@ -69,6 +69,8 @@ KINDS = (
         "linear and scaled_dot_product_attention, where no weights are asked for",
     ),
 )
+OTHERS = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear)
+"""Layers of torch that multiply matrices and have no function here."""
 FORWARDS = frozenset(
     {
         forwards.sequential_forward,
@@ -113,6 +115,8 @@ def judged(module: nn.Module) -> Found | None:
             "its layers are ported; where no gradients are recorded, torch's fast path goes past "
             "them (torch.backends.mha.set_fastpath_enabled(False) turns it off)",
         )
+    if isinstance(module, OTHERS):
+        return Found({}, "", "no function here computes such a layer")
     found = _norm(module) or _gate(module)
     if found is not None:
         return found
