@@ -105,6 +105,7 @@ class Field:
     beside: what is timed with them and is on no side.
     answered: whether `library` is all that the side with the library has.
     rivals: whether the library's algorithms count as the vendor's too.
+    chosen_by: the selector of a dispatcher's answer; "" for a search.
     """
 
     ours: tuple[str, ...]
@@ -114,6 +115,7 @@ class Field:
     beside: tuple[str, ...] = ()
     answered: bool = False
     rivals: bool = False
+    chosen_by: str = ""
 
 
 class Stage(Protocol):
@@ -142,6 +144,7 @@ class Row:
     samples: of each way, of every contender that was timed to the end.
     wrong: contenders that were left out, with the reason.
     late: contenders whose times have the host's in them.
+    chosen_by: the selector of the kernel that a dispatcher answered with; "" for a search.
     """
 
     problem: str
@@ -152,6 +155,7 @@ class Row:
     samples: Mapping[Way, Samples]
     wrong: Mapping[str, str]
     late: tuple[str, ...] = ()
+    chosen_by: str = ""
 
     def ratio(
         self, way: Way, side: Side, vendor: Collection[str] = (), named: str = ""
@@ -197,7 +201,8 @@ def compared(problem: str, stage: Stage, ways: Sequence[Way] = WAYS) -> Row:
     samples = {way: taken for way, taken in samples.items() if taken.keys() & {*vendor}}
     both = () if not library else library if this.answered else (*best, *library)
     late = tuple(sorted(stage.late))
-    return Row(problem, tried, best, both, vendor, samples, dict(stage.wrong), late)
+    wrong, by = dict(stage.wrong), this.chosen_by
+    return Row(problem, tried, best, both, vendor, samples, wrong, late, by)
 
 
 def summed(

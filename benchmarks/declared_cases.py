@@ -38,8 +38,9 @@ Ranges = Mapping[str, Mapping[str, Range] | Draw]
 
 PREFIX = "declared-"
 PUBLISHED = "published-"
-COUNT = 3
-"""Problems that are drawn anew, and those that are taken by chance of the page's."""
+COUNT = 2
+"""Problems that are drawn anew, and those that are taken by chance of the page's. Each takes about
+two seconds, and Inductor compiles for each what its autotuning asks for."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
 TRIES = 10_000
 L2_BYTES = device("h200_sxm").l2_bytes
@@ -122,8 +123,8 @@ PARTS = (
 
 
 def cases_of(ranges: Ranges) -> tuple[Case, ...]:
-    """The cases of each operation: by what a dispatcher chooses untuned, by a search, and by what
-    is chosen for all that the page states."""
+    """The cases of each operation: by what a dispatcher chooses, by a search, and by what a
+    dispatcher chooses for all that the page states."""
     return tuple(case for name, each in ranges.items() for case in _cases(name, each))
 
 
@@ -134,8 +135,8 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
     )
     usual = Case(
         PREFIX + name.replace("_", "-"),
-        f"{name}, {COUNT} of the sizes that its page states and {COUNT} drawn anew, by what is "
-        "chosen untuned",
+        f"{name}, {COUNT} of the sizes that its page states and {COUNT} drawn anew, by what a "
+        "dispatcher chooses: of sizes drawn anew no table has a row",
         TORCH, partial(some, name, ranges), ours="answered",
         vendor=(rivals_declared.eager, rivals_declared.compiled, rivals_library.library),
         beside=(rivals.copy,),
@@ -150,7 +151,7 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
     )  # fmt: skip
     yield replace(
         usual, name=f"{usual.name}-stated",
-        says=f"{name}, all sizes that its page states, by what is chosen untuned",
+        says=f"{name}, all sizes that its page states, by what a dispatcher chooses",
         problems=partial(stated, name), parts=PARTS, apart="-stated",
     )  # fmt: skip
 
@@ -160,7 +161,7 @@ def published_case(name: str, sizes: Sequence[Fields]) -> Case:
     usual = next(_cases(name, {}))
     return replace(
         usual, name=PUBLISHED + name.replace("_", "-"),
-        says=f"{name}, sizes that other libraries publish times of, by what is chosen untuned",
+        says=f"{name}, sizes that other libraries publish times of, by what a dispatcher chooses",
         problems=lambda: [ops.family(name).problem_type(**fields) for fields in sizes],
         parts=PARTS,
     )  # fmt: skip

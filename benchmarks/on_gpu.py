@@ -239,14 +239,16 @@ class OnGpu:
     def _answered(self, vendor: tuple[str, ...]) -> Field:
         """What dispatchers choose. Of contenders with one kernel the first alone is timed."""
         answers, first = answers_of(self._bench, self._case), dict[Any, str]()
+        plans = {name: found[0].select(self._problem) for name, found in answers.items()}
         for name, dispatchers in answers.items():
-            config = dispatchers[0].select(self._problem).config
+            config = plans[name].config
             bind = partial(_dispatched, name, dispatchers, self._problem)
             self._contenders[name] = Contender(config, bind)
             if (same := first.setdefault(config, name)) != name:
                 self._same[name] = same
         beside = tuple(name for name in answers if name not in (OURS, CHOSEN))
-        return Field((OURS,), (), (CHOSEN,), vendor, beside, answered=True)
+        by = plans[OURS].selector
+        return Field((OURS,), (), (CHOSEN,), vendor, beside, answered=True, chosen_by=by)
 
     # --- checked and timed ------------------------------------------------------------------
 

@@ -168,7 +168,7 @@ def _kernels(
         out = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else ""
         told = "" if part.end else figures
         of_whole = beside if isinstance(case, InGraphs) or not part.end else ()
-        notes = "; ".join(filter(None, (*of_whole, told, out))) or None
+        notes = "; ".join(filter(None, (*of_whole, told, _by_tables(some), out))) or None
         calls, graphs = (_compared(some, way, part) for way in WAYS)
         return claims.Claim(
             name, part.against, len(some), calls, graphs, about, sources, note=notes
@@ -183,6 +183,12 @@ def _kernels(
             none = f"no problem is meant, or there is no right result of {part.against}"
             say("text", f"  no claim {one.claim}: {none}")
     return found
+
+
+def _by_tables(rows: Sequence[Row]) -> str:
+    """How many problems a row of a table chose for; "" for none."""
+    count = sum(row.chosen_by in ("tuned", "shipped") for row in rows)
+    return f"chosen by a row of a table: {count} of {len(rows)}" if count else ""
 
 
 def _has(row: Row, part: Part) -> bool:
@@ -288,7 +294,8 @@ def shown(row: Row) -> str:
     first = next((row.ratio(way, "ours") for way in row.samples), None)
     chosen = f"  {first.us:.1f} µs {first.kernel} against {first.vendor}" if first else ""
     wrong = f"; left out: {', '.join(row.wrong)}" if row.wrong else ""
-    return f"{row.problem}: {', '.join(words)};{chosen}{wrong}"
+    by = f", by {row.chosen_by}" if row.chosen_by else ""
+    return f"{row.problem}: {', '.join(words)};{chosen}{by}{wrong}"
 
 
 def serve(

@@ -29,6 +29,7 @@ def document(row: Row, configs: Iterable[str]) -> dict[str, Any]:
         "problem": row.problem, "tried": row.tried, **said, "samples": row.samples,
         "wrong": dict(row.wrong), "late": list(row.late), "configs": sorted(configs),
         "contenders": {name: list(getattr(row, name)) for name in _NAMES},
+        "chosen_by": row.chosen_by,
     }  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def restored(said: Mapping[str, Any]) -> Row:
     late = tuple(said["late"])
     return Row(
         said["problem"], said["tried"], samples=said["samples"], wrong=said["wrong"], late=late,
-        **names,
+        chosen_by=said.get("chosen_by", ""), **names,
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from cases import Case
-from declared_cases import COUNT, Fields, Ranges, between, cases_of
+from declared_cases import Fields, Ranges, between, cases_of, drawn, stated
 from tilewright.declared.attention._tiles import STRIDES
 from tilewright.dtypes import DTYPES
 
@@ -30,8 +30,6 @@ HELD = {"hstu_attention": 4, "hstu_attention_backward": 7}
 """Arrays as large as all scores that torch's calls hold at once."""
 MOST_HELD = 1 << 34
 """Bytes of them, a fifth of a GPU of 80 GB: it has operands, float64 references and copies too."""
-STATED, DRAWN = 1, 2
-"""Problems of a case: the page's first and those drawn."""
 
 
 def is_held(problem: Any) -> bool:
@@ -42,12 +40,13 @@ def is_held(problem: Any) -> bool:
     return bool(HELD[problem.family] * scores <= MOST_HELD)
 
 
-def held(case: Case) -> list[Any]:
-    every = [problem for problem in case.problems() if is_held(problem)]
-    return [*every[:-COUNT][:STATED], *every[-COUNT:][:DRAWN]]
+def held(name: str) -> list[Any]:
+    """The first of the page's problems that torch's form holds, and those that are drawn."""
+    return [*islice(filter(is_held, stated(name)), 1), *filter(is_held, drawn(name, jagged))]
 
 
 CASES = tuple(
-    case if case.apart == "-stated" else replace(case, problems=partial(held, case))
-    for case in cases_of(RANGES)
+    replace(case, problems=partial(held, name)) if case.apart != "-stated" else case
+    for name in RANGES
+    for case in cases_of({name: jagged})
 )

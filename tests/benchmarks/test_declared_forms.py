@@ -19,7 +19,6 @@ import declared_report
 import rivals
 import rivals_declared
 import run_file
-from cases import declared_attention
 from gpu_bench import CHOSEN, OURS
 from near import TIED, far
 from tilewright import ops, verify
@@ -132,7 +131,7 @@ def test_every_operation_is_compared(problem, bench, monkeypatch):  # noqa: F811
 def test_sizes_are_drawn_anew():
     for name in ops.declared():
         case = EVERY[declared_cases.PREFIX + name.replace("_", "-")]
-        count = declared_attention.DRAWN if name.startswith("hstu") else declared_cases.COUNT
+        count = declared_cases.COUNT
         (known, *_), found = case.problems(), case.problems()[-count:]
         assert found == case.problems()[-count:]
         assert len({*found}) == count
@@ -166,7 +165,7 @@ def test_torch_has_memory_for_padded_scores(name):
     usual = EVERY[f"declared-{name}"].problems()
     assert len(stated) == 3 and not {stated[-1]} & {*usual}
     assert stated[0] == usual[0]
-    assert len(usual) == declared_attention.STATED + declared_attention.DRAWN
+    assert len(usual) == 1 + declared_cases.COUNT
 
 
 @pytest.mark.turns(12)
@@ -181,7 +180,7 @@ def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # no
     )
     row, used = bench.compared(case, problem, 5, lambda text: None)
     torches = (rivals_declared.EAGER, rivals_declared.COMPILED)
-    assert row.vendor == torches
+    assert row.vendor == torches and row.chosen_by == "analytical"
     assert {*row.samples["graphs"]} == {OURS, CHOSEN, *torches, rivals.COPY}
     for part in case.parts:
         assert comparison.summed([row], "calls", "ours", part.vendor).mean == 1.0

@@ -7,7 +7,7 @@ import lzma
 import math
 import time
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from test_comparison import OURS, TIMES, Fake
@@ -32,12 +32,15 @@ def case(name="toy", problems=("a", "b"), **more) -> Case:
 
 class Bench:
     """A GPU that answers at once, or takes `seconds`; problems in `bad` cannot be compared, and the
-    vendor is wrong on those in `unmatched`."""
+    vendor is wrong on those in `unmatched`. chosen_by: a selector by problem."""
 
     arch = arch("sm_90")
     note = ""
 
-    def __init__(self, bad=(), seconds=0.0, clock=None, unmatched=()) -> None:
+    def __init__(
+        self, bad=(), seconds=0.0, clock=None, unmatched=(), chosen_by=MappingProxyType({})
+    ) -> None:
+        self._chosen_by = chosen_by
         self.seeds: list[int] = []
         self.released = 0
         self._unmatched = unmatched
@@ -52,7 +55,9 @@ class Bench:
         if problem in self._unmatched:
             raise VendorWrong("no call of the vendor is right")
         mm = {"a": 22.0, "b": 44.0}.get(problem, 20.0)
-        stage = Fake(Field(OURS, (), (), ("mm", "bmm")), TIMES | {"mm": mm, "bmm": 100.0})
+        by = self._chosen_by.get(problem, "")
+        field = Field(OURS, (), (), ("mm", "bmm"), chosen_by=by)
+        stage = Fake(field, TIMES | {"mm": mm, "bmm": 100.0})
         return compared(problem, stage), {}
 
     def prepare(self, case, problems, say):
@@ -100,6 +105,11 @@ def test_what_preparing_took_is_noted():
     assert found.note == "3.1 s a problem; left out, as the vendor's result is wrong: b"
     (found,), _ = ran(case(), Bench())
     assert found.note is None
+
+
+def test_problems_that_a_table_chose_for_are_counted():
+    (found,), _ = ran(case(), Bench(chosen_by={"a": "shipped", "b": "analytical"}))
+    assert found.note == "chosen by a row of a table: 1 of 2"
 
 
 def test_parts_are_claims_of_some_problems_or_contenders():
