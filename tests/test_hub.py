@@ -9,60 +9,19 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from hub.export import export
+from hub_problems import problems
 from patience import LIMIT_SECONDS
-from tilewright import GemmProblem, ops
-from tilewright.arch import arch, device
+from tilewright import GemmProblem
+from tilewright.arch import device
 from tilewright.errors import BadArgument
 
 GPU = device("a100_sxm_80gb")
-_SCRIPT = """
-import importlib.util, json, math, sys
-from pathlib import Path
-
-
-class Refuses:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "tilewright":
-            raise ImportError(f"{name} is imported")
-
-
-sys.meta_path.insert(0, Refuses())
-folder = Path(sys.argv[1])
-about = json.loads((folder / "metadata.json").read_text())
-spec = importlib.util.spec_from_file_location(about["id"], folder / "__init__.py")
-kernels = importlib.util.module_from_spec(spec)
-sys.modules[about["id"]] = kernels
-spec.loader.exec_module(kernels)  # as `kernels` imports it
-
-import torch
-
-a, b, bias = torch.randn(40, 64).half(), torch.randn(48, 64).half().T, torch.randn(48).half()
-found = kernels.gemm(a, b, bias, epilogue="bias+relu")
-theirs = torch.relu(a.float() @ b.float() + bias).half()
-torch.testing.assert_close(found, theirs, atol=0.02, rtol=0.02)
-torch.testing.assert_close(kernels.gemm(a, b, bias=bias, epilogue="bias+relu"), found)
-q, k, v = torch.randn(1, 24, 4, 32), torch.randn(1, 24, 2, 32), torch.randn(1, 24, 2, 32)
-found = kernels.attention(q, k, v, window=(None, 0), scale=0.25)
-q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-attend = torch.nn.functional.scaled_dot_product_attention
-theirs = attend(q, k, v, is_causal=True, scale=0.25, enable_gqa=True).transpose(1, 2)
-torch.testing.assert_close(found, theirs, atol=1e-3, rtol=1e-3)
-try:
-    kernels.gemm(a[1:], b, bias, epilogue="bias+relu")
-except ValueError as error:
-    print(error)
-"""
-
-
-def problems():
-    words = {"batch": "1", "heads": "4", "kv_heads": "2", "q_len": "24", "kv_len": "24"}
-    words |= {"head_dim": "32", "dtype": "fp32", "mask": "causal"}
-    product = GemmProblem(40, 48, 64, layout="rcr", dtype_a="fp16", epilogue="bias+relu")
-    return [product, ops.family("attention").parse_problem(words, arch("sm_80"))]
+SCRIPT = Path(__file__).with_name("hub_script.py")
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +65,7 @@ def test_what_cannot_be_exported_is_left_out(tmp_path):
 @pytest.mark.turns(8)
 def test_it_runs_with_torch_and_triton_alone(exported, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, str(exported.folder)],
+        [sys.executable, SCRIPT, exported.folder, "cpu"],
         env={
             **os.environ,
             "TRITON_INTERPRET": "1",
