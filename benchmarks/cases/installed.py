@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,9 @@ Step = Callable[[], Any]
 PLAIN, SHIPPED = "as it is", "installed"
 EMPTY, OTHERS = "installed, an empty table", "installed, a table of other problems"
 WAYS = (PLAIN, EMPTY, OTHERS, SHIPPED)
+PREPARED = "installed, prepared by measuring"
+MEASURING_SECONDS = 30
+"""After which no further calls of a model are measured."""
 PROCESSES, ROUNDS, STEPS = 2, 6, 12
 """Processes; turns of all ways in each, since processes differ by more than the ways; and timed
 steps of each turn."""
@@ -129,6 +133,8 @@ def run(
     theirs = step().double()
     shipped = decisions.default_dispatcher
     dispatchers = {EMPTY: knowing([]), OTHERS: knowing(of_others(key)), SHIPPED: shipped()}
+    if PREPARED in ways:
+        dispatchers[PREPARED] = prepared(step, key)
     found: dict[str, dict[str, Any]] = {
         way: {"us": [], "served": 0, "passed on": 0} for way in ways
     }
@@ -184,6 +190,30 @@ def knowing(rows: Sequence[Any]) -> Any:
     return Dispatcher(tables=Table.of(rows), selector=["tuned", "analytical"], waits=False)
 
 
+def prepared(step: Step, key: str) -> Any:
+    """A dispatcher that knows what was measured of the calls of a step, beside the shipped rows: as
+    a user has it by a capture under ``only="all"`` and `tilewright prepare --measure`."""
+    import tilewright.torch
+    from tilewright import capture, default_dispatcher
+    from tilewright.capturing import load
+    from tilewright.dispatch import Dispatcher
+    from tilewright.preparing import Measuring
+    from tilewright.tune import ahead
+
+    with tempfile.TemporaryDirectory() as folder:
+        calls, rows = Path(folder) / "calls.jsonl", Path(folder) / "mine.twt"
+        with tilewright.torch.install(only="all", _key=key):
+            step()
+            wait()
+            with capture(calls):
+                step()
+        found = ahead.measured(
+            default_dispatcher(), [*load(calls)], Measuring(seconds=MEASURING_SECONDS), rows
+        )
+        print(found, file=sys.stderr)
+        return Dispatcher(tables=[rows] if rows.exists() else [], waits=False)
+
+
 def wait() -> None:
     """Until no kernel is being built."""
     import tilewright
@@ -219,10 +249,10 @@ def samples(name: str) -> Mapping[str, Sequence[float]]:
     return found
 
 
-def forward_passes() -> Mapping[str, Sequence[float]]:
+def forward_passes(*ways: str) -> Mapping[str, Sequence[float]]:
     """Forward passes of whole models, as they are and installed, in turns, in a fresh process."""
     names = [name for name in MODELS if name.startswith(FORWARD)]
-    found = in_a_process(names, (PLAIN, SHIPPED))
+    found = in_a_process(names, (PLAIN, *ways))
     return {
         f"{name.removeprefix(FORWARD)}, {way}": us
         for name, ways in found.items()
@@ -303,14 +333,21 @@ def host() -> Mapping[str, Sequence[float]]:
     return found
 
 
+_FORWARD = (
+    "forward passes, bf16, of ConvNeXt-T, ResNet-50 and EfficientNet-B0 (32 images), a diffusion's "
+    "U-Net (4 latent images) and Whisper's encoder (4 half minutes)"
+)
 CASES = (
     HostTimes(
         "host-installed", "a 16×16×16 product that torch computes, as it is and passed on", host
     ),
     HostTimes(
-        "installed-forward", "forward passes, bf16, of ConvNeXt-T, ResNet-50 and EfficientNet-B0 "
-        "(32 images), a diffusion's U-Net (4 latent images) and Whisper's encoder (4 half "
-        "minutes), as they are and installed", forward_passes,
+        "installed-forward", f"{_FORWARD}, as they are and installed",
+        partial(forward_passes, SHIPPED),
+    ),
+    HostTimes(
+        "installed-forward-prepared", f"{_FORWARD}, as they are and installed after their calls "
+        "were measured", partial(forward_passes, PREPARED),
     ),
     *(
         HostTimes(f"installed-{name}", f"{says}: whole steps, as it is and installed",

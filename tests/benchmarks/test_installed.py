@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from cases import installed
+from tilewright.preparing import Measured
 from tilewright.torch import installed as tw_installed
 from tilewright.torch.installing import decisions
+from tilewright.tune import ahead
 
 
 @pytest.mark.turns(16)
@@ -65,3 +67,22 @@ def test_a_model_that_fails_is_named_after_the_others_are_told(monkeypatch, caps
     assert "good, as it is: " in capsys.readouterr().err
     del found["bad"]
     assert installed.told(found)["good"].keys() == {installed.PLAIN, installed.OTHERS}
+
+
+@pytest.mark.turns(8)
+def test_a_prepared_way_has_the_calls_of_a_step_measured(monkeypatch):
+    asked = []
+
+    def measured(dispatcher, problems, how, path):
+        asked.extend(problems)
+        return Measured(str(path))
+
+    monkeypatch.setattr(ahead, "measured", measured)
+    monkeypatch.setattr(installed, "STEPS", 1)
+    monkeypatch.setattr(installed, "ROUNDS", 2)
+    a, b = torch.randn(2, 32, 32, dtype=torch.bfloat16)
+    monkeypatch.setattr(installed, "MODELS", {"one": lambda _: lambda: (a @ b).flatten()})
+    ways = (installed.PLAIN, installed.PREPARED)
+    found = installed.run("one", "cpu", "CPU", ways)
+    assert {way: len(one["us"]) for way, one in found.items()} == dict.fromkeys(ways, 2)
+    assert [(p.m, p.n, p.k, p.layout) for p in asked] == [(32, 32, 32, "rrr")]
