@@ -76,7 +76,7 @@ def test_every_module_imports_what_the_table_allows():
         ("ops.nouns", "import tilewright.dispatch", "dispatch"),
         ("ops.protocols", "def f():\n    from tilewright.compile.store import Store",
          "compile.store"),
-        ("ops.gemm.rules", "from ... import select", "select"),
+        ("ops.gemm.legality", "from ... import select", "select"),
         ("ops.gemm", "from ...select.constraints import Constraints", "select.constraints"),
         ("ops.device", "from ..gemm import FAMILY", "ops.gemm"),
         ("space", "from tilewright.registry import Registry", "registry"),

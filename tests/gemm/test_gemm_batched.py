@@ -20,7 +20,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands
-from tilewright.ops.gemm.rules import supports
+from tilewright.ops.gemm.support import supports
 from tilewright.ops.nouns import MAIN, Descriptor, View
 
 SM90 = arch("sm_90")

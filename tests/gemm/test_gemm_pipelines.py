@@ -17,9 +17,9 @@ from tilewright.ops.binder import interface
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.catalogue import CATALOGUE
 from tilewright.ops.gemm.config import SHARING
+from tilewright.ops.gemm.legality import LEGALITY
 from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.pipelines.record import Pipeline
-from tilewright.ops.gemm.rules import LEGALITY
 from tilewright.ops.grouped_gemm import FAMILY as GROUPED
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES as GROUPED_PIPELINES

@@ -24,9 +24,10 @@ from rule_configs import (
 )
 
 from tilewright.arch import arch
+from tilewright.ops.gemm.legality import LEGALITY, judge
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import LEGALITY, judge, supports
 from tilewright.ops.gemm.sizes import OVERHEAD_REGISTERS
+from tilewright.ops.gemm.support import supports
 
 NEEDED = 64 * 64 // 128 + OVERHEAD_REGISTERS
 """Registers of a thread of `BASE`: its accumulators and the others."""

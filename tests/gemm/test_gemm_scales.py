@@ -19,8 +19,8 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import FAMILY, GemmProblem, scales
 from tilewright.ops.gemm.operands import operands
-from tilewright.ops.gemm.rules import supports
 from tilewright.ops.gemm.sizes import shared_memory
+from tilewright.ops.gemm.support import supports
 from tilewright.ops.nouns import View
 from tilewright.quantise import quantise
 

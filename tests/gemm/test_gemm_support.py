@@ -26,8 +26,9 @@ from tilewright.arch import arch
 from tilewright.errors import EmptySpace
 from tilewright.ops.gemm import FAMILY
 from tilewright.ops.gemm.layouts import gated
+from tilewright.ops.gemm.legality import LEGALITY
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
-from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, supports
+from tilewright.ops.gemm.support import SUPPORT, supports
 from tilewright.ops.pool import Pool
 from tilewright.ops.tile_sharing import shared_tiles
 

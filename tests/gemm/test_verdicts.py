@@ -10,7 +10,7 @@ import verdict_cases
 
 import selection
 from tilewright.arch import archs
-from tilewright.ops.gemm import rules
+from tilewright.ops.gemm import legality, support
 
 RECORDED = verdict_cases.Record.read(verdict_cases.RECORD.read_text())
 if os.environ.get("RECORD_VERDICTS"):
@@ -56,5 +56,5 @@ def test_every_rule_decides_something():
     deciding = Counter(
         rule for of in RECORDED.rules.values() for said, _ in of.values() for rule in said
     )
-    assert {name for name, _ in (*rules.LEGALITY, *rules.SUPPORT)} <= deciding.keys()
+    assert {name for name, _ in (*legality.LEGALITY, *support.SUPPORT)} <= deciding.keys()
     assert deciding["ok"] > deciding.total() / 5

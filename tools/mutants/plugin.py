@@ -35,7 +35,7 @@ import tilewright_probe as probe
 
 HANG = 3
 """A fork may use so many times its budget, and ten times as much wall time: then it hangs."""
-KEPT = (("tilewright.ops.gemm.rules", "_judged"), ("tilewright.ops.gemm.spaces", "_made"))
+KEPT = (("tilewright.ops.gemm.legality", "_judged"), ("tilewright.ops.gemm.spaces", "_made"))
 """Caches that are plain dictionaries."""
 NOTHING_FAILED = "none"
 

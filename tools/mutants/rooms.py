@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path("src/tilewright")
 
 _RULES = ("cdna", "warpgroups", "swap", "sizes", "small_m", "scales", "lowbit", "shuffle", "pre",
-          "batch", "warps", "two_stage", "odd_tiles")  # fmt: skip
+          "batch", "warps", "two_stage", "odd_tiles", "legality", "support")  # fmt: skip
 _MEASURED = ("algorithms", "compare", "counting", "database", "export", "filters", "groups",
              "measurement", "merge", "problems*", "progress", "queries", "results", "roofline",
              "statistics", "summary")  # fmt: skip

@@ -31,11 +31,11 @@ from tilewright.ops.gemm import (
     pre,
     profiles,
     rows,
-    rules,
     scales,
     sharding,
     shuffle,
     spaces,
+    support,
     tuning,
 )
 from tilewright.ops.gemm import gradients as gradients_module
@@ -240,7 +240,7 @@ class GemmFamily(Defaults):
             return []
         if _some_are_theirs(pool):
             return super().serving(problem, configs, arch)
-        return rules.serving(problem, pool, arch)
+        return support.serving(problem, pool, arch)
 
     def rank(
         self, problem: GemmProblem, configs: Iterable[Config], device: Device

@@ -11,7 +11,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.ops import tile_sharing
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import catalogue, library, pipelines, rules, sizes
+from tilewright.ops.gemm import catalogue, legality, library, pipelines, sizes, support
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import GemmProblem
@@ -79,8 +79,8 @@ def _sums(config: GemmConfig, problem: GemmProblem) -> tuple[str, int, int]:
 
 
 _KERNELS = Kind(
-    judge=rules.judge,
-    supports=rules.supports,
+    judge=legality.judge,
+    supports=support.supports,
     repeats=tile_sharing.repeats,
     invariant=tile_sharing.invariant,
     sources=catalogue.sources,

@@ -25,7 +25,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.epilogues import chain_names
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rules, scales
+from tilewright.ops.gemm import scales, support
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import (
     MIB,
@@ -171,7 +171,7 @@ def _scales_lie(p: GemmProblem) -> str | None:
 def supports(config: VendorConfig, problem: GemmProblem, arch: Arch) -> Verdict:
     """Whether `config` on `arch` may compute `problem`. The library has the last word when the
     launch is prepared."""
-    if reason := rules.signature(config, problem):
+    if reason := support.signature(config, problem):
         return no("signature", reason)
     if problem.alignment < config.alignment:
         return no(

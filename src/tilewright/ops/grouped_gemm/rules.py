@@ -2,8 +2,8 @@
 can serve.
 
 A config is a GEMM kernel run for one group after another, so the rules are those of this kernel
-(`tilewright.ops.gemm.rules`), applied to `GroupedGemmConfig.one` and `GroupedGemmProblem.one`. The
-tables here add the rules for groups.
+(`gemm.legality`, `gemm.support`), applied to `GroupedGemmConfig.one` and
+`GroupedGemmProblem.one`. The tables here add the rules for groups.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.ops import epilogues
-from tilewright.ops.gemm import rules as gemm
-from tilewright.ops.gemm import scales
+from tilewright.ops.gemm import legality, scales, support
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.pipelines.warpgroups import PART_COLUMNS, WARPGROUP_ROWS
@@ -217,7 +216,7 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
     whole = one(config)
     if _gates_apart(config):  # the GEMM's kernel has none
         whole = replace(whole, epilogue="")
-    return gemm.judge(whole, arch)
+    return legality.judge(whole, arch)
 
 
 # --- support ----------------------------------------------------------------------------------
@@ -285,14 +284,14 @@ def supports(config: GroupedGemmConfig, problem: GroupedGemmProblem, arch: Arch)
         for refused, why in rule(config, problem):
             if refused:
                 return no(name, str(why(c=config, p=problem)))
-    verdict = gemm.takes(one(config), problem.one)
+    verdict = support.takes(one(config), problem.one)
     return judge(config, arch) if verdict else verdict
 
 
 def serving(problem: GroupedGemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
     """The places of the configs of which `supports` says yes, in order."""
     c = configs.columns
-    refused = each(c, _illegal, arch) | gemm.unsupported(each(c, one), problem.one)
+    refused = each(c, _illegal, arch) | support.unsupported(each(c, one), problem.one)
     for _, rule in SUPPORT:
         for objected, _ in rule(c, problem):
             refused = refused | objected

@@ -59,7 +59,7 @@ from tilewright.ops.conv.pipelines.record import LINKED, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.gemm import FAMILY as PRODUCTS
-from tilewright.ops.gemm import pipelines, rules
+from tilewright.ops.gemm import legality, pipelines
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import Found, Matmul
@@ -246,7 +246,7 @@ def judge(c: ConvConfig, arch: Arch) -> Verdict:
     """Whether `c` may be built for `arch`: as GEMM's rules say."""
     kernel = c.gemm_config
     if isinstance(kernel, GemmConfig):
-        return rules.judged(kernel, arch)
+        return legality.judged(kernel, arch)
     return PRODUCTS.judge(kernel, arch)
 
 
