@@ -13,6 +13,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops import binder
 from tilewright.ops.attention import (
     alike,
+    calling,
     ck,
     engine_record,
     joining,
@@ -199,22 +200,22 @@ class AttentionFamily(Defaults):
         return sharding.shards(call)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
-        return operands.outputs(call)
+        return calling.outputs(call)
 
     def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
         return tuple(range(1, inputs)) if "new_k" in named else ()
 
     def problem_of(self, call: Call, config: AttentionConfig | None = None) -> AttentionProblem:
-        return operands.problem_of(call)
+        return calling.problem_of(call)
 
     def keywords(self) -> Mapping[str, Keyword]:
-        return operands.KEYWORDS
+        return calling.KEYWORDS
 
     def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
         return joining.joined(call, apart)
 
     def options(self, problem: AttentionProblem) -> dict[str, Any]:
-        return operands.options(problem)
+        return calling.options(problem)
 
     def scalar_defaults(self, problem: AttentionProblem) -> Mapping[str, int | float]:
         found: dict[str, int | float] = {"scale": problem.head_dim**-0.5, "offset": 0}

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from tilewright.ops.attention import broadcast, widened
-from tilewright.ops.attention.operands import operands, options, word_of
+from tilewright.ops.attention.calling import options, word_of
+from tilewright.ops.attention.operands import operands
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.backward import Backward, Computation, incoming
 from tilewright.verdict import Verdict, no

@@ -17,6 +17,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.attention import calling
 from tilewright.ops.attention import operands as forward
 from tilewright.ops.attention.problem import AttentionProblem, Strides
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
@@ -27,7 +28,7 @@ _FORWARD = ("lse", "random", "dtype_o")
 """Options of the forward pass alone."""
 
 KEYWORDS = {
-    **{name: one for name, one in forward.KEYWORDS.items() if name not in _FORWARD},
+    **{name: one for name, one in calling.KEYWORDS.items() if name not in _FORWARD},
     "dlse": operand(),
     "grads": option("str", USUAL),
 }
@@ -127,7 +128,7 @@ def problem_of(call: Call) -> AttentionBackwardProblem:
     dlse, grads = named.pop("dlse", None), said.pop("grads", USUAL)
     if type(grads) is not str:
         raise BadArgument(f"grads = {grads!r} is not text, as in '{USUAL}'")
-    one = forward.stated_by(Call((q, k, v), named, (o,), said))
+    one = calling.stated_by(Call((q, k, v), named, (o,), said))
     if do.shape != o.shape or do.dtype != o.dtype:
         raise BadArgument(
             f"do is {do.dtype} {list(do.shape)}, but o is {o.dtype} {list(o.shape)}; they must be "
@@ -176,6 +177,6 @@ def _check(p: AttentionBackwardProblem, views: dict[str, View]) -> None:
 
 def options(p: AttentionBackwardProblem) -> dict[str, Any]:
     """The options that, with the operands, state `p`."""
-    said = forward.options(p)
+    said = calling.options(p)
     said.pop("dtype_o", None)  # O says it
     return said | ({"grads": p.grads} if p.grads != USUAL else {})
