@@ -127,6 +127,25 @@ def test_a_store_ends_with_the_group_in_hardware(report, store):
                     assert re.search(zero, text), (result.name, stored)
 
 
+@pytest.mark.turns(4, of="compiled groups")
+def test_what_roles_are_given_is_written_over_nothing_else(report, store):
+    """The number of tiles goes to the warps that load through the shared memory in which it was
+    summed up, and the compiler puts no barrier between: a warp that still reads there must find
+    what another writes."""
+    seen = 0
+    for result in report.results:
+        if result.arch.name == "sm_90" and result.config.pipeline.startswith("gluon"):
+            text = inspect(result.kernel, store, "ptx")
+            for part in text.split("barrier.sync")[:-1]:
+                since = part.rpartition("bar.sync")[2]
+                loads = re.findall(r"ld\.shared\S*\s+(%\w+), \[(\S+)\]", since)
+                read = {at: to for to, at in loads}
+                for at, given in re.findall(r"st\.shared\S*\s+\[(\S+)\], (%\w+)", since):
+                    assert read.get(at, given) == given, (result.name, at)
+                    seen += at in read
+    assert seen or not any(r.config.pipeline.startswith("gluon") for r in report.results)
+
+
 @pytest.mark.parametrize("pipeline", ["basic", "tma", "gluon_ws"])
 def test_a_kernels_key_covers_kernels_and_nothing_else(pipeline):
     main = FAMILY.sources(config(pipeline=pipeline), arch("sm_90"))["main"]
