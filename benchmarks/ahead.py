@@ -78,14 +78,19 @@ def tasks_of(
 
 
 def _by_workers(tasks: Sequence[Task], count: int, until: float) -> Iterator[str]:
-    """What each task said, by at most so many workers, who are ended with the last."""
+    """What each task said, by at most so many workers, who are ended with the last. Where there are
+    fewer tasks than workers, each compiles by several threads: HSTU's gradients tune five products
+    among some twenty kernels each."""
+    threads = max(1, count // len(tasks))
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         started = []
         try:
             for _ in range(min(count, len(tasks))):
                 here, there = context.Pipe()
-                process = context.Process(target=_serve, args=(there, Path(folder) / "gpu"))
+                process = context.Process(
+                    target=_serve, args=(there, Path(folder) / "gpu", threads)
+                )
                 process.start()
                 there.close()
                 started.append((here, process))
@@ -126,8 +131,8 @@ def answers(workers: Sequence[Connection], tasks: Sequence[Task], until: float) 
 # --- in a worker --------------------------------------------------------------------------------
 
 
-def _serve(pipe: Connection, lock: Path) -> None:
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is a worker for each core
+def _serve(pipe: Connection, lock: Path, threads: int) -> None:
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
     turn = Turn(lock)
     while True:
         pipe.send(pipe.recv()(turn))

@@ -2,14 +2,13 @@
 sequences, in bf16 or fp16. torch's form holds all scores of padded sequences, several times; the
 sizes of the page that it has no memory for are among those that the page states alone (`-stated`),
 where they are left out and said. Inductor tunes two products of each problem, five of its
-gradients, each among some twenty kernels, so a case has few problems."""
+gradients, each among some twenty kernels, so a case has two problems."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from declared_cases import Fields, Ranges, between, cases_of, drawn, stated
@@ -41,8 +40,8 @@ def is_held(problem: Any) -> bool:
 
 
 def held(name: str) -> list[Any]:
-    """The first of the page's problems that torch's form holds, and those that are drawn."""
-    return [*islice(filter(is_held, stated(name)), 1), *filter(is_held, drawn(name, jagged))]
+    """The first of the page's problems that torch's form holds, and the first that is drawn."""
+    return [next(filter(is_held, some)) for some in (stated(name), drawn(name, jagged))]
 
 
 CASES = tuple(
