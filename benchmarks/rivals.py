@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import arrays, ops, packing, verify
 from tilewright.ops.gemm import GemmProblem, scales
-from tilewright.ops.library import CUDNN, kind, library_of
+from tilewright.ops.library import CUBLASLT, CUDNN, kind, library_of
 from tilewright.ops.protocols import Bind
 from tilewright.tune.jobs import jobs_of
 
@@ -53,6 +53,14 @@ def first_engine(problem: Any, bench: Bench) -> Binds:
     for config in bench.algorithms(problem, 1):
         if kind(library_of(config)) == CUDNN:
             return {FIRST: bench.kernel(config.name, problem)}
+    return {}
+
+
+def first_algorithm(problem: Any, bench: Bench) -> Binds:
+    """The first algorithm that cuBLASLt offers, in our launch of it."""
+    for config in bench.algorithms(problem, 1):
+        if kind(library_of(config)) == CUBLASLT:
+            return {"cuBLASLt's first algorithm": bench.kernel(config.name, problem)}
     return {}
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 
+import rivals
 from cases import Case, Part
 from cases.gemm import blocks
 from tilewright.ops.gemm import GemmProblem
@@ -82,13 +83,26 @@ def pooled(
     return [make(*size) for size in found]
 
 
+def layers() -> list[tuple[int, int, int]]:
+    drawn = sizes(4 * LAYERS, LAYERS_SEED)
+    return [size for size in drawn if size[0] >= FEWEST_ROWS][:LAYERS]
+
+
 def gradients() -> list[GemmProblem]:
     """The products of layers' backward passes."""
-    drawn = [size for size in sizes(4 * LAYERS, LAYERS_SEED) if size[0] >= FEWEST_ROWS]
     return [
         GemmProblem(*size, layout=layout)
-        for m, n, k in drawn[:LAYERS]
+        for m, n, k in layers()
         for size, layout in (((m, k, n), "rrr"), ((n, k, m), "crr"))
+    ]
+
+
+def biased() -> list[GemmProblem]:
+    """The products of layers with a bias, with weights as torch and as JAX have them."""
+    return [
+        GemmProblem(*size, layout=layout, epilogue="bias")
+        for size in layers()
+        for layout in ("rcr", "rrr")
     ]
 
 
@@ -112,6 +126,11 @@ CASES = (
             Part("x", "`torch.mm`", where=lambda p: p.layout == "rrr"),
             Part("weights", "`torch.mm`", where=lambda p: p.layout == "crr"),
         ),
+    ),
+    Case(
+        "gemm-unseen-bias", f"{LAYERS} layers with a bias {_ANY}, bf16, by what is chosen",
+        "cuBLASLt's first algorithm", biased, ours="answered", seconds=0.4,
+        vendor=(rivals.first_algorithm,),
     ),
     _case(
         "gemm-between-bf16", "with N and K of models and any M, bf16", "`torch.mm`",
