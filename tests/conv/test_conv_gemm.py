@@ -22,6 +22,7 @@ from tilewright.ops.conv.config import GEMM, of_gemm
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import DIRECTIONS
+from tilewright.ops.conv.product import OPERANDS, product
 from tilewright.ops.conv.stated import first_strides
 from tilewright.registry import Registry
 
@@ -141,7 +142,7 @@ def _seen(one, flat):
 @given(st.one_of(ones(), rows()))
 def test_the_product_computes_the_convolution(problem):
     """In NumPy: operands of the product are views of the convolution's memory."""
-    of = by_gemm.product(problem)
+    of = product(problem)
     if isinstance(of, str):
         return
     assert of.flops == problem.flops and of.alignment <= problem.alignment
@@ -150,7 +151,7 @@ def test_the_product_computes_the_convolution(problem):
     views = {one.name: _seen(one, flat[one.name]) for one in FAMILY.operands(problem)}
     made = problem.output_name
     wanted = FAMILY.reference(problem, {k: v for k, v in views.items() if k != made})[made]
-    names = by_gemm.OPERANDS[problem.direction]
+    names = OPERANDS[problem.direction]
     parts = {one.name: one for one in PRODUCTS.operands(of)}
     given_ = {n: _seen(one, flat[names.get(n, n)]) for n, one in parts.items() if n != "C"}
     flat[made][:] = np.nan
@@ -163,7 +164,7 @@ def test_dense_layers_are_one_matrix():
         ("forward", "rcr", (60, 40, 24)), ("data", "rrr", (60, 24, 40)),
         ("weights", "crr", (40, 24, 60)),
     ):  # fmt: skip
-        of = by_gemm.product(replace(PLAIN, direction=direction))
+        of = product(replace(PLAIN, direction=direction))
         assert (of.layout, of.m, of.n, of.k) == (layout, *sizes) and of.batching == "none"
 
 
@@ -173,9 +174,9 @@ def test_patches_that_a_filter_covers_are_one_matrix():
     first = first_strides(patches)
     alike = replace(patches, **{name: first[name] for name in ("x_strides", "w_strides")})
     for p in (patches, alike):
-        of = by_gemm.product(p)
+        of = product(p)
         assert (of.layout, of.m, of.n, of.k, of.batch) == ("rcr", 4096, 1280, 3 * 2 * 14 * 14, 1)
-    assert "in one order" in by_gemm.product(replace(patches, x_strides=first["x_strides"]))
+    assert "in one order" in product(replace(patches, x_strides=first["x_strides"]))
     assert (kernels(patches)[0]).pipeline == GEMM
 
 
@@ -192,19 +193,19 @@ def test_patches_are_right(dispatcher, direction, first):
 
 
 def test_windows_in_one_dimension_are_rows_that_do_not_overlap():
-    of = by_gemm.product(ConvProblem(4, 64, 128, (100,), (4,), stride=(4,)))
+    of = product(ConvProblem(4, 64, 128, (100,), (4,), stride=(4,)))
     assert (of.m, of.n, of.k, of.lda, of.batch) == (100, 128, 256, 256, 1)
-    of = by_gemm.product(ConvProblem(4, 64, 128, (102,), (4,), stride=(5,)))
+    of = product(ConvProblem(4, 64, 128, (102,), (4,), stride=(5,)))
     assert (of.m, of.k, of.lda, of.batch) == (20, 256, 320, 4)
 
 
 def test_images_and_groups_are_batches():
-    first = by_gemm.product(replace(PLAIN, **first_strides(PLAIN)))
+    first = product(replace(PLAIN, **first_strides(PLAIN)))
     assert (first.layout, first.batch, first.m, first.batch_strides[1]) == ("ccc", 2, 30, 0)
-    weights = by_gemm.product(replace(PLAIN, direction="weights", **first_strides(PLAIN)))
+    weights = product(replace(PLAIN, direction="weights", **first_strides(PLAIN)))
     assert (weights.layout, weights.batching, weights.batch) == ("rcr", "summed", 2)
     assert (weights.m, weights.n, weights.k) == (40, 24, 30)
-    groups = by_gemm.product(replace(PLAIN, groups=4))
+    groups = product(replace(PLAIN, groups=4))
     assert (groups.batch, groups.lda, groups.batch_strides[:3]) == (4, 24, (6, 60, 10))
 
 
@@ -246,7 +247,7 @@ def test_verdicts_are_gemms():
     first = kernels(PLAIN)[0]
     tail = replace(PLAIN, c=25)
     verdict = FAMILY.supports(first, tail, SM_90)
-    theirs = PRODUCTS.supports(first.gemm_config, by_gemm.product(tail), SM_90)
+    theirs = PRODUCTS.supports(first.gemm_config, product(tail), SM_90)
     assert verdict.rule == theirs.rule and verdict.reason.endswith(theirs.reason)
     assert verdict.reason.startswith("as gemm 60×40×25 bf16 rcr")
     other = replace(PLAIN, direction="data")
@@ -317,7 +318,7 @@ def test_every_layer_has_gemms_kernels(name):
 
 
 def test_estimates_are_gemms_and_what_comes_before_the_first_product():
-    h200, of = device("h200_sxm"), by_gemm.product(PLAIN)
+    h200, of = device("h200_sxm"), product(PLAIN)
     for c in kernels(PLAIN)[::20]:
         found, plain = FAMILY.estimate(c, PLAIN, h200), PRODUCTS.estimate(c.gemm_config, of, h200)
         assert found.terms[:-1] == plain.terms
@@ -364,7 +365,7 @@ def drawn(seed: int) -> ConvProblem:
 def test_results_are_the_references(dispatcher, seed):
     problem = drawn(seed)
     mine = kernels(problem)
-    if isinstance(by_gemm.product(problem), str):
+    if isinstance(product(problem), str):
         assert not mine and problem.groups > 1, problem  # and images, which are a batch too
         return
     small = [c for c in mine if c.tile_m * c.tile_n <= 64 * 64]

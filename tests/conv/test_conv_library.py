@@ -19,6 +19,7 @@ from tilewright.ops.conv.geometry import channels_first
 from tilewright.ops.conv.library_record import LONG, lying
 from tilewright.ops.conv.names import check
 from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.product import product
 from tilewright.ops.library import Algorithm, Found, library_of
 from tilewright.ops.nouns import Pointer
 from tilewright.select.constraints import Constraints
@@ -94,7 +95,7 @@ def test_it_ranks_behind_what_is_built_here():
     ],
 )
 def test_where_it_is_expected_to_be_faster(p, lies, faster):
-    assert lying(by_gemm.product(p)) == lies
+    assert lying(product(p)) == lies
     found = FAMILY.library_faster(p, H200)
     assert bool(found) is faster and found.rule == ("cublaslt" if faster else "record")
 
@@ -119,7 +120,7 @@ def test_where_the_record_has_it_ahead_it_is_and_where_not_it_is_not():
     found: dict[tuple[bool, str, str, bool], list[list[float]]] = defaultdict(lambda: [[], []])
     for number, row in enumerate(lines):
         p = known[row["problem"]]
-        of = by_gemm.product(p)
+        of = product(p)
         if {"library_us", "untuned_us"} <= row.keys() and of.batching == "none":
             ahead = bool(by_gemm.library_faster(p, H200))
             halves = found[ahead, p.direction, lying(of), of.k >= LONG]

@@ -15,7 +15,8 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import FAMILY, ConvProblem, longer, turning
 from tilewright.ops.conv.config import LONGER
-from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.pipelines import by_gemm_space
+from tilewright.ops.conv.product import product
 from tilewright.ops.conv.stated import first_strides
 
 SM_90, H200 = arch("sm_90"), device("h200_sxm")
@@ -55,11 +56,11 @@ def configs(p, this=SM_90):
 def test_which_arrays_have_longer_rows(p, names):
     for direction in DIRECTIONS:
         q = replace(p, direction=direction)
-        found = [how for how in by_gemm.turnings(q, tuned=True) if how.startswith(LONGER)]
+        found = [how for how in by_gemm_space.turnings(q, tuned=True) if how.startswith(LONGER)]
         assert found == [LONGER + names] * bool(names)
         if found:
             left = turning.inside(q, found[0])
-            assert by_gemm.product(left).alignment == 16
+            assert product(left).alignment == 16
             assert [left.shape_of(n) for n in "xwy"] == [q.shape_of(n) for n in "xwy"]
 
 
@@ -104,7 +105,7 @@ def directed(*cases):
         q = replace(
             p, direction=direction, dtype_out="", epilogue=p.epilogue * (direction != "weights")
         )
-        if any(how.startswith(LONGER) for how in by_gemm.turnings(q, tuned=True)):
+        if any(how.startswith(LONGER) for how in by_gemm_space.turnings(q, tuned=True)):
             found.append(q)
     return found
 

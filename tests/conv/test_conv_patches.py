@@ -18,7 +18,8 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import FAMILY, ConvProblem, patches, turning
 from tilewright.ops.conv.config import GEMM, TURNED
-from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.pipelines import by_gemm_space
+from tilewright.ops.conv.product import product
 from tilewright.ops.conv.stated import first_strides
 
 SM_90, GFX942, H200 = arch("sm_90"), arch("gfx942"), device("h200_sxm")
@@ -72,10 +73,10 @@ def configs(p, this=SM_90):
 def test_which_steps_leave_a_product_of_whole_rows(p, steps):
     for direction in DIRECTIONS:
         q = replace(p, direction=direction)
-        assert by_gemm.turnings(q) == steps
+        assert by_gemm_space.turnings(q) == steps
         assert {c.turned for c in configs(q)} == {*steps}
         for how in steps:
-            assert by_gemm.product(turning.inside(q, how)).alignment == 16
+            assert product(turning.inside(q, how)).alignment == 16
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tilewright.arch.figures import DEVICE
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import FAMILY, ConvProblem, tapping, turning
 from tilewright.ops.conv.config import TAPS
-from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.pipelines import by_gemm_space
 from tilewright.ops.conv.stated import first_strides
 
 SM_90, GFX942, H200 = arch("sm_90"), arch("gfx942"), device("h200_sxm")
@@ -105,13 +105,13 @@ def test_a_taps_products_are_whole_16_bytes():
 def test_what_is_not_computed_so(fields, why):
     p = replace(LAST, c=39 if "groups" in fields else 40, **fields)
     assert re.search(why, tapping.refusal(p, turned=False))
-    assert "t" not in by_gemm.turnings(p)
+    assert "t" not in by_gemm_space.turnings(p)
 
 
 def test_filters_of_more_taps_than_channels_are_no_candidates():
     """Their products would be more than x."""
-    assert by_gemm.turnings(LAST) == ("t",)
-    assert by_gemm.turnings(replace(LAST, k=5)) == ()
+    assert by_gemm_space.turnings(LAST) == ("t",)
+    assert by_gemm_space.turnings(replace(LAST, k=5)) == ()
 
 
 @pytest.mark.parametrize("lying", [lambda p: p, first])

@@ -15,10 +15,12 @@ from tilewright.arch import arch, device
 from tilewright.arch.figures import DEVICE
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import FAMILY, ConvProblem, patches, turning
-from tilewright.ops.conv.config import GEMM, WINDOWS
+from tilewright.ops.conv.config import GEMM, WINDOWS, of_gemm
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.pipelines import by_gemm_space
+from tilewright.ops.conv.product import product
 from tilewright.ops.conv.stated import first_strides
+from tilewright.ops.gemm import FAMILY as PRODUCTS
 from tilewright.ops.nouns import Scalar
 
 SM_90, GFX942, H200 = arch("sm_90"), arch("gfx942"), device("h200_sxm")
@@ -65,16 +67,18 @@ def configs(p, this=SM_90):
 def test_which_layers_are_cut_into_windows(p, steps):
     for direction in DIRECTIONS:
         q = replace(p, direction=direction)
-        assert by_gemm.turnings(q) == steps
+        assert by_gemm_space.turnings(q) == steps
         assert {c.turned for c in configs(q)} == {*steps}
 
 
 def test_gradients_of_few_channels_are_added_up_wherever_they_lie():
     """Where y has more channels than a window has elements."""
     for p in (STEM, first(STEM)):
-        assert by_gemm.turnings(p) == ("ow",)
-        assert by_gemm.turnings(replace(p, k=26, x_strides=(), w_strides=(), y_strides=())) == ()
-    assert by_gemm.turnings(replace(STEM, direction="forward")) == ()
+        assert by_gemm_space.turnings(p) == ("ow",)
+        assert (
+            by_gemm_space.turnings(replace(p, k=26, x_strides=(), w_strides=(), y_strides=())) == ()
+        )
+    assert by_gemm_space.turnings(replace(STEM, direction="forward")) == ()
     large = replace(STEM, n=4, k=128, spatial=(256, 256))
     plan = Dispatcher(device=H200, selector="analytical").select(first(large))
     assert plan.config.turned == "ow", "other kernels would have y turned"
@@ -174,9 +178,9 @@ def test_it_is_right(p, direction):
 
 def _smallest(p, how):
     """A small kernel of GEMM's behind these steps, whether they are worth it or not."""
-    space = by_gemm.PRODUCTS.default_space(by_gemm.product(turning.inside(p, how)), GFX942)
+    space = PRODUCTS.default_space(product(turning.inside(p, how)), GFX942)
     made = (
-        by_gemm.of_gemm(p.direction, len(p.spatial), kernel, how)
+        of_gemm(p.direction, len(p.spatial), kernel, how)
         for kernel in space.expand(GFX942).configs
         if kernel.tile_m <= 64 >= kernel.tile_n
     )
@@ -186,7 +190,7 @@ def _smallest(p, how):
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("p", [STEM, first(STEM), replace(STEM, stride=(2, 1))], ids=str)
 def test_gradients_of_few_channels_are_right(p):
-    c = _smallest(p, by_gemm.turnings(p)[0])
+    c = _smallest(p, by_gemm_space.turnings(p)[0])
     assert verify.verify(Dispatcher(), p, c.name, seed=2).ok
 
 

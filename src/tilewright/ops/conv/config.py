@@ -269,6 +269,14 @@ def of_gemm(direction: str, spatial_dims: int, kernel: Product, turned: str = ""
     )  # fmt: skip
 
 
+def as_named(kernel: Product, turned: str, dtype_out: str, epilogue: str) -> Product:
+    """The kernel as a name says it: with the dtype and the epilogue that follow a sum over
+    taps."""
+    if not turned.startswith(TAPS):
+        return kernel
+    return replace(kernel, dtype_c=dtype_out, epilogue=epilogue)
+
+
 @lru_cache(maxsize=4096)  # a plan's candidates, again for each problem
 def of_words(direction: str, spatial_dims: int, gemm: str, turned: str = "") -> ConvConfig:
     """The config of GEMM's kernel whose name behind ``gemm_`` is this, between layout steps. Raises

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.ops import binder
 from tilewright.ops.binder import Context, Part
-from tilewright.ops.conv import boxes, pipelines, swapping, turning
+from tilewright.ops.conv import boxes, pipelines, swapping, turning, turning_steps
 from tilewright.ops.conv.catalogue import CATALOGUE, Case
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
@@ -71,7 +71,7 @@ def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
     kernels = swapping.within(config)
     own = binder.sources(_parts(kernels), CATALOGUE, kernels, arch)
-    return own | turning.sources(config, arch) if config.turned else own
+    return own | turning_steps.sources(config, arch) if config.turned else own
 
 
 def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
@@ -84,4 +84,4 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     each = [binder.launch(parts, CATALOGUE, replace(x, case=case)) for case in cases]
     temporaries = dict.fromkeys(one for launch in each for one in launch.temporaries)
     steps = tuple(step for launch in each for step in launch.steps)
-    return turning.launch(config, problem, device, Launch(steps, tuple(temporaries)))
+    return turning_steps.launch(config, problem, device, Launch(steps, tuple(temporaries)))

@@ -19,7 +19,7 @@ from tilewright.ops.conv.config import (
     TURNED,
     ConvConfig,
 )
-from tilewright.ops.conv.pipelines import PIPELINES, by_gemm
+from tilewright.ops.conv.pipelines import PIPELINES, by_gemm_space
 from tilewright.ops.conv.pipelines.record import ALGORITHM, LINKED, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem, outputs
 from tilewright.ops.conv.rules import SIGNATURE, index_bits
@@ -110,8 +110,8 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
         own += _own(inside(p, SWAPPED), arch, tuned, SWAPPED, swapping.PIPELINES)
     products = [
         row
-        for how in ("", *by_gemm.turnings(p, tuned))
-        for row in by_gemm.rows(p, arch, tuned, how)
+        for how in ("", *by_gemm_space.turnings(p, tuned))
+        for row in by_gemm_space.rows(p, arch, tuned, how)
     ]
     return of_rows("conv", fixed, LINKED, (*own, *products))
 
