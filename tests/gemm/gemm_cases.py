@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, operands
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, calling
 from tilewright.ops.gemm.config import REDUCTIONS
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.problem import LAYOUTS
@@ -23,7 +23,7 @@ RAGGED = (67, 45, 83)
 def problem_of(inputs, out, options, **how) -> GemmProblem:
     """The problem of a call with these views."""
     outputs = None if out is None else (out,)
-    return operands.problem_of(Call(tuple(inputs), {}, outputs, options), **how)
+    return calling.problem_of(Call(tuple(inputs), {}, outputs, options), **how)
 
 
 def config(arch_name: str = "sm_90", **fields: object) -> GemmConfig:

@@ -18,6 +18,7 @@ from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
+    calling,
     contraction,
     joining,
     kinds,
@@ -94,7 +95,7 @@ class GemmFamily(Defaults):
             field = "dtype_a" if word == "dtype" else word
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("layout", "batching", *operands.TOLD):
+            elif field in ("layout", "batching", *calling.TOLD):
                 values[field] = text
             elif field == "constant_b":
                 values[field] = checks.parse_flag(word, text)
@@ -201,27 +202,27 @@ class GemmFamily(Defaults):
 
     def problem_of(self, call: Call, config: Config | None = None) -> GemmProblem:
         if config is None:
-            return operands.problem_of(call)
-        return operands.problem_of(call, config.layout, config.batching)
+            return calling.problem_of(call)
+        return calling.problem_of(call, config.layout, config.batching)
 
     def shards(self, call: Call) -> Shards | None:
         return sharding.shards(call)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
-        return (operands.output(call),)
+        return (calling.output(call),)
 
     def keywords(self) -> Mapping[str, Keyword]:
         """The options, and the operands of all operations that there are."""
-        return operands.OPTIONS | operands.chain_keywords()
+        return calling.OPTIONS | operands.chain_keywords()
 
     def keyword(self, name: str) -> Keyword | None:
-        return operands.OPTIONS.get(name) or operands.chain_keyword(name)
+        return calling.OPTIONS.get(name) or operands.chain_keyword(name)
 
     def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
         return joining.joined(call, apart)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
-        said = {name: getattr(problem, name) for name in operands.TOLD}
+        said = {name: getattr(problem, name) for name in calling.TOLD}
         for name in ("dtype_a", "dtype_b"):  # arrays say theirs, unless it is packed in bytes
             if DTYPES[said[name]].packed == 1:
                 del said[name]

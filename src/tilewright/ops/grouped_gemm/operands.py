@@ -12,7 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops import epilogues, keywords
 from tilewright.ops.epilogues import KINDS, Takes
-from tilewright.ops.gemm import lowbit
+from tilewright.ops.gemm import calling, lowbit
 from tilewright.ops.gemm import operands as gemm
 from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.grouped_gemm.problem import (
@@ -40,9 +40,9 @@ _ZEROS = "whether int4 weights have zero points; the array of int8 follows the s
 _QUANT = "block: the result is rounded to 8 bits, and the scales of 128 columns are a second one"
 
 KEYWORDS = {
-    "precision": gemm.OPTIONS["precision"],
-    "epilogue": gemm.OPTIONS["epilogue"],
-    **{name: gemm.OPTIONS[name] for name in (*gemm.SCALES, *TYPES)},
+    "precision": calling.OPTIONS["precision"],
+    "epilogue": calling.OPTIONS["epilogue"],
+    **{name: calling.OPTIONS[name] for name in (*gemm.SCALES, *TYPES)},
     scales.ZEROS: keywords.option("bool", False, _ZEROS),
     "sizes": keywords.option("tuple[tuple[int, int, int], ...]"),
     "layout": keywords.option("str"),
@@ -240,7 +240,7 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     taken = epilogues.takes(epilogue)
     mapped = (ROWS,) * (form == "gathered")
     names = ("A", "B", SIZES[form], *mapped, *_behind(options))
-    inputs = gemm.check_count(f"a {form} grouped_gemm", names, call)
+    inputs = calling.check_count(f"a {form} grouped_gemm", names, call)
     if form == "list":
         return _of_list(form, inputs, out, taken, options, prefer)
     return _of_stacked(form, inputs, out, taken, options, prefer)
@@ -546,4 +546,4 @@ def _default_output(dtype_a: str, options: Mapping[str, Any]) -> str:
     if options.get("quant") and dtype_a in QUANTISED:
         return dtype_a
     scaled = any(options.get(name) for name in gemm.SCALES)
-    return gemm.default_output(dtype_a, options.get("epilogue", ""), scaled)
+    return calling.default_output(dtype_a, options.get("epilogue", ""), scaled)
