@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from gemm_cases import cases  # noqa: E402
 from gpu_arch import ARCH  # noqa: E402
 
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, WrongDevice  # noqa: E402
+from tilewright.errors import BadArgument, LaunchFailed, WrongDevice  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 from tilewright.registry import Registry  # noqa: E402
 
@@ -56,6 +57,25 @@ def test_capture_in_a_graph_and_replay(dispatcher):
     graph.replay()
     torch.cuda.synchronize()
     torch.testing.assert_close(out, a @ b, rtol=1e-2, atol=0.1)
+
+
+@pytest.mark.skipif(not ARCH.startswith("sm_"), reason="HIP keeps no log of errors")
+def test_an_ended_capture_names_the_call_that_ended_it(dispatcher):
+    """By the driver alone, so that torch does not take part in a capture that fails."""
+    lib, stream, graph, memory = (
+        ctypes.CDLL("libcuda.so.1"), torch.cuda.Stream(), ctypes.c_void_p(), ctypes.c_void_p()
+    )  # fmt: skip
+    if not hasattr(lib, "cuLogsDumpToMemory"):
+        pytest.skip("the driver is older than CUDA 12.9")
+    a, out = torch.randn(2, 104, 104, device="cuda", dtype=torch.float16)
+    handle = ctypes.c_void_p(stream.cuda_stream)
+    assert lib.cuStreamBeginCapture_v2(handle, 0) == 0  # torch's mode: global
+    try:
+        assert lib.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20)) == 900
+        with torch.cuda.stream(stream), pytest.raises(LaunchFailed, match="called cuMemAlloc_v2"):
+            dispatcher.run("gemm", a, a, out=out)
+    finally:
+        lib.cuStreamEndCapture(handle, ctypes.byref(graph))
 
 
 def test_threads_share_a_dispatcher(dispatcher):

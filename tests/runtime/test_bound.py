@@ -23,6 +23,7 @@ from tilewright.ops.nouns import (
 )
 from tilewright.parameters import MAX_PARAMETER_BYTES
 from tilewright.runtime.bound import Bound
+from tilewright.runtime.driver import capture_invalidated
 from tilewright.runtime.launcher import NOT_KNOWN
 
 torch = pytest.importorskip("torch")
@@ -213,6 +214,17 @@ def test_a_step_that_is_refused_ends_the_launch():
     with pytest.raises(LaunchFailed, match=r"launching k: STAND_IN \(1\)"):
         call(0, (0x1000, 0x2000))
     assert len(driver.launches) == 1 and call.launches() == 0
+
+
+def test_a_launch_into_an_ended_capture_says_what_ended_it():
+    class Ended(StandIn):
+        def capture(self, stream):
+            assert stream == 9
+            raise capture_invalidated()
+
+    call = bound(Ended("<Q", status=901), Launch((Step((1, 1, 1), (Pointer("a"),)),)))
+    with pytest.raises(LaunchFailed, match="cannot be captured any more"):
+        call(9, (0x1000, 0x2000))
 
 
 def test_a_part_that_was_not_loaded_is_named():

@@ -327,5 +327,41 @@ def test_a_capture_that_was_invalidated_is_said(monkeypatch, module, kind):
 
     for name in ("cuStreamGetCaptureInfo_v2", "hipStreamGetCaptureInfo"):
         library.functions[name] = info
-    with pytest.raises(LaunchFailed, match="cannot be captured any more"):
+    library.functions["cuLogsDumpToMemory"] = lambda *given: 1
+    with pytest.raises(LaunchFailed, match=r"cannot be captured any more.*perhaps when Python"):
+        driver.capture(5)
+
+
+LOG = """\
+[01:22:45.649][14][CUDA][E] No CUDA context is current to the calling thread
+[01:22:45.649][14][CUDA][E] Returning 201 (CUDA_ERROR_INVALID_CONTEXT) from cuCtxGetDevice_v2
+[01:22:45.650][14][CUDA][E] API call conflicts with a stream capture sequence \
+initiated from WHO thread
+[01:22:45.650][14][CUDA][E] Returning 900 (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) from CALL
+"""
+"""What a driver of CUDA 13 wrote."""
+
+
+@pytest.mark.parametrize(
+    ("who", "call", "said"),
+    [
+        ("another", "cuMemAlloc_v2", "another thread called cuMemAlloc_v2, which captures forbid"),
+        ("the calling", "cuGraphExecDestroy", "this thread called cuGraphExecDestroy, which"),
+    ],
+)
+def test_the_call_that_invalidated_a_capture_is_named(monkeypatch, who, call, said):
+    driver, library = opened(monkeypatch, cuda, CudaDriver)
+
+    def info(stream, status_at, *rest):
+        status_at._obj.value = 2
+        return 0
+
+    def dump(iterator, text, size_at, flags):
+        written = LOG.replace("WHO", "another").replace("CALL", "cuMemFree_v2") + LOG
+        text.value = written.replace("WHO", who).replace("CALL", call).encode()
+        assert iterator is None and size_at._obj.value > len(written) and flags == 0
+        return 0
+
+    library.functions |= {"cuStreamGetCaptureInfo_v2": info, "cuLogsDumpToMemory": dump}
+    with pytest.raises(LaunchFailed, match=said):
         driver.capture(5)

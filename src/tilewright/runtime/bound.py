@@ -26,6 +26,7 @@ from tilewright.triton_versions import descriptor_flags
 
 _MOST_TRIES = 64
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
+_CAPTURE_ENDED = 901  # CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, hipErrorStreamCaptureInvalidated
 _ALIGNED = 64
 """Bytes that a step's parameters are aligned to, since the driver wants tensor maps so."""
 _RANKS = range(1, 6)
@@ -167,6 +168,8 @@ class BoundLaunch:
             raise self._unsuitable(scalars)
         if status == STATUS + NOT_POSITIVE:
             raise LibraryRefused(f"{self._name} takes numbers above 0 alone")
+        if status == _CAPTURE_ENDED:
+            self.driver.capture(stream)  # raises, and says what ended it
         if status:
             raise LaunchFailed(f"launching {self._name}: {self._said(status)}")
         return True

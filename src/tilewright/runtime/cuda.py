@@ -13,10 +13,10 @@ from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
 from tilewright.ops.nouns import Descriptor
 from tilewright.runtime.driver import (
-    CAPTURE_INVALIDATED,
     INVALIDATED,
     Entry,
     address_of,
+    capture_invalidated,
     check,
     library,
 )
@@ -32,6 +32,8 @@ _SPREAD = 1  # CU_CLUSTER_SCHEDULING_POLICY_SPREAD
 _DEPENDENT = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _DEFAULT_SHARED = 48 * 1024
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_LOG_BYTES = 25_600
+"""The most that a driver keeps of its log of errors."""
 _PROMOTE_L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 _TENSOR_MAP_BYTES = 128
 _MOST_RANK = 5
@@ -124,8 +126,16 @@ class CudaDriver:
         )
         check(self, code, "say whether a graph captures a stream")
         if status.value == INVALIDATED:
-            raise LaunchFailed(CAPTURE_INVALIDATED)
+            raise capture_invalidated(self._log())
         return number.value if status.value else 0
+
+    def _log(self) -> str:
+        """The driver's log of errors; "" of drivers before CUDA 12.9, which keep none."""
+        read = getattr(self._lib, "cuLogsDumpToMemory", None)
+        text, size = ctypes.create_string_buffer(_LOG_BYTES + 1), ctypes.c_size_t(_LOG_BYTES + 1)
+        if read is None or read(None, text, ctypes.byref(size), 0):
+            return ""
+        return text.value.decode(errors="replace")
 
     @contextmanager
     def capture_allowed(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ way: `launcher.c` calls the driver's functions by their addresses.
 from __future__ import annotations
 
 import ctypes
+import re
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -84,12 +85,26 @@ class Driver(Protocol):
 
 INVALIDATED = 2
 """The status of a stream whose capture was invalidated, in CUDA and in HIP."""
-CAPTURE_INVALIDATED = (
-    "this stream's graph cannot be captured any more: since its capture began, this thread or "
-    "another made a call that captures forbid, perhaps when Python collected a dead graph as "
-    "garbage; run gc.collect() before the capture and gc.disable() for its time, or capture with "
-    'capture_error_mode="thread_local"'
-)
+_ENDED = re.compile(r"initiated from (the calling|another) thread\n.*CAPTURE_\w+\) from (\w+)")
+"""Two lines of CUDA's log of errors, of a call that a capture forbids."""
+
+
+def capture_invalidated(log: str = "") -> LaunchFailed:
+    """The error for a stream whose capture was invalidated. log: the driver's own, if it keeps one:
+    the last such call in it is named."""
+    done = (
+        "this thread or another made a call that captures forbid, perhaps when Python collected a "
+        "dead graph as garbage"
+    )
+    if found := _ENDED.findall(log):
+        thread, call = found[-1]
+        who = "another" if thread == "another" else "this"
+        done = f"{who} thread called {call}, which captures forbid"
+    return LaunchFailed(
+        f"this stream's graph cannot be captured any more: since its capture began, {done}; make "
+        "such calls before the capture, run gc.collect() before it and gc.disable() for its time, "
+        'or capture with capture_error_mode="thread_local", which forbids nothing to other threads'
+    )
 
 
 def address_of(function: Any) -> int:

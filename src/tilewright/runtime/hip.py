@@ -18,10 +18,10 @@ from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
 from tilewright.ops.nouns import Descriptor
 from tilewright.runtime.driver import (
-    CAPTURE_INVALIDATED,
     INVALIDATED,
     Entry,
     address_of,
+    capture_invalidated,
     check,
     library,
 )
@@ -91,7 +91,7 @@ class HipDriver:
         )
         check(self, code, "say whether a graph captures a stream")
         if status.value == INVALIDATED:
-            raise LaunchFailed(CAPTURE_INVALIDATED)
+            raise capture_invalidated()
         return number.value if status.value else 0
 
     @contextmanager
