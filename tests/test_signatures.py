@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 
@@ -29,6 +30,16 @@ def test_a_signature_has_what_the_family_says(op):
     assert by_keyword == {"out", "stream", *family.keywords(), *family.scalars}
     for name, one in family.keywords().items():
         assert found.parameters[name].default == one.default
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_help_says_what_an_operation_computes_and_names_its_arrays(op):
+    family, text = ops.family(op), getattr(tw, op).__doc__
+    arrays = {name.strip("*=") for name in family.arguments if not name.startswith("**")}
+    if hasattr(family, "declared"):
+        arrays |= family.declared.operands.keys()
+    named = {word for line in re.findall(r"^([\w, ]+):", text, re.M) for word in line.split(", ")}
+    assert family.says and arrays <= named
 
 
 @pytest.mark.parametrize("op", helps())

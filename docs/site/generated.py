@@ -27,6 +27,9 @@ _OPTIONS = {
     "exception": ("   :show-inheritance:",),
 }
 
+_NAME = r"(?:[a-z_]\w*|[A-Z])"
+"""A parameter, or one of the matrices that are called A, B and C."""
+
 log = logging.getLogger(__name__)
 
 
@@ -86,7 +89,7 @@ def _as_list(
     margin = 0  # of the item's text; 0 outside a list
     for line in lines:
         line = re.sub(r"(?<!`)`([^`]+)`(?=\w)", r"`\1`\\ ", line)  # `KernelSpace`s
-        item = re.match(r"([a-z_]\w*(?:, [a-z_]\w*)*):(?: (.+))?$", line)
+        item = re.match(rf"({_NAME}(?:, {_NAME})*):(?: (.+))?$", line)
         value = re.match(r" +(\S+) {2,}(\S.*)", line)
         if item and (margin or not done or not done[-1]):
             done += ["", f"- ``{item[1]}``: {item[2] or ''}"]

@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.calls import plain, scalars_of, spoken
 from tilewright.default import default_dispatcher
 from tilewright.ready import Launched, Repeatable
-from tilewright.signature import signature
+from tilewright.signature import docstring, signature
 
 
 @cache
@@ -61,11 +61,7 @@ def operation(op: str) -> Callable[..., Any]:
             _remember_split(split, op, operands, options, made)
         return made
 
-    call.__doc__ = (
-        f"Run {op} on the operands with the kernel the default dispatcher chooses; built on first "
-        "use.\n\nSee `tilewright.Dispatcher.run` for what operands may be and what is raised. "
-        "Unless out= is passed, torch records the operation's gradients."
-    )
+    call.__doc__ = docstring(op)
     call.__signature__ = signature(op)  # type: ignore[attr-defined]
     return exported(call, op)
 

@@ -147,7 +147,7 @@ def attention(
     seed: int | None = None,
     offset: int | None = None,
 ) -> Any:
-    """Run attention on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """O = softmax(mask(scale · Q·Kᵀ))·V, without the matrix of scores in memory."""
 
 def attention_backward(
     q: Array,
@@ -205,7 +205,7 @@ def attention_backward(
     seed: int | None = None,
     offset: int | None = None,
 ) -> Any:
-    """Run attention_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """The gradients of `attention`, from what it read and wrote and what arrives for O."""
 
 def causal_conv(
     x: Array,
@@ -224,7 +224,7 @@ def causal_conv(
     cache_seqlens: Array | None = None,
     conv_state_indices: Array | None = None,
 ) -> Any:
-    """Run causal_conv on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """A causal convolution of sequences, its gradients, or an update of its states."""
 
 def causal_conv1d(
     x: Any,
@@ -273,7 +273,7 @@ def col2im(
     width: int | None = 1,
     groups: int | None = 1,
 ) -> Any:
-    """Run col2im on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rows that windows of images are (`im2col`) summed back into images: its gradient."""
 
 def column_to_image(
     columns: Any,
@@ -319,7 +319,7 @@ def conv(
     alpha: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
-    """Run conv on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """A convolution, or its gradient of the data or of the weights, in 1 to 3 dimensions."""
 
 def conv1d(
     input: Any,
@@ -471,7 +471,7 @@ def cross_entropy(
     lse_square_scale: float | None = None,
     factor: float | None = None,
 ) -> Any:
-    """Run cross_entropy on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Cross-entropy of rows of logits with the class that each should have: a loss for each row."""
 
 def cross_entropy_loss(
     input: Any,
@@ -498,7 +498,7 @@ def cross_entropy_backward(
     lse_square_scale: float | None = None,
     factor: float | None = None,
 ) -> Any:
-    """Run cross_entropy_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradient of `cross_entropy`, from the logits, their rows' lse and what arrives for each loss."""
 
 def elementwise_chain(
     x: Array,
@@ -520,7 +520,7 @@ def elementwise_chain(
     b: Array | None = None,
     c: Array | None = None,
 ) -> Any:
-    """Run elementwise_chain on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """A chain of operations on elements, with up to three operands that are broadcast."""
 
 def elementwise(
     x: Any,
@@ -548,7 +548,7 @@ def gated_activation(
     alpha: float | None = None,
     shift: float | None = None,
 ) -> Any:
-    """Run gated_activation on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gated activations of rows (Shazeer, arXiv:2002.05202): SwiGLU, GeGLU, ReGLU and GLU."""
 
 def gated_activation_backward(
     x: Array,
@@ -564,7 +564,7 @@ def gated_activation_backward(
     alpha: float | None = None,
     shift: float | None = None,
 ) -> Any:
-    """Run gated_activation_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradients of `gated_activation`: of both halves in one array laid out like x, or of x and up."""
 
 def gemm(
     A: Array,
@@ -596,7 +596,7 @@ def gemm(
     alpha: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
-    """Run gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """C = A·B, and what follows it elementwise."""
 
 def grouped_gemm(
     A: Array,
@@ -634,7 +634,7 @@ def grouped_gemm(
     alpha: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
-    """Run grouped_gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """C_g = A_g·B_g for each group g in one launch; sizes are read on the device."""
 
 def hstu_attention(
     q: Array,
@@ -653,7 +653,7 @@ def hstu_attention(
     max_seq_len: int | None = None,
     alpha: float | None = None,
 ) -> Any:
-    """Run hstu_attention on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """HSTU's attention (Zhai et al., arXiv:2402.17152) of jagged sequences, forward."""
 
 def hstu_attention_backward(
     q: Array,
@@ -673,7 +673,7 @@ def hstu_attention_backward(
     max_seq_len: int | None = None,
     alpha: float | None = None,
 ) -> Any:
-    """Run hstu_attention_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradients of `hstu_attention`: dQ, dK and dV, with the same bits in every run."""
 
 def im2col(
     x: Array,
@@ -698,7 +698,7 @@ def im2col(
     after_w: int | None = 0,
     groups: int | None = 1,
 ) -> Any:
-    """Run im2col on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Windows of images as rows: what turns a convolution into a product (CK's ``image_to_column``)."""
 
 def image_to_column(
     x: Any,
@@ -729,7 +729,7 @@ def layer_norm(
     eps: float | None = None,
     offset: float | None = None,
 ) -> Any:
-    """Run layer_norm on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Layer norm (Ba, Kiros and Hinton, arXiv:1607.06450) of rows, with a residual added before it."""
 
 def layer_norm_backward(
     x: Array,
@@ -747,7 +747,7 @@ def layer_norm_backward(
     eps: float | None = None,
     offset: float | None = None,
 ) -> Any:
-    """Run layer_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradients of `layer_norm`: dx, which is the residual's too, dw and db."""
 
 def log_softmax(
     x: Array,
@@ -758,7 +758,7 @@ def log_softmax(
     out_dtype: Any | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Run log_softmax on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Logarithm of the softmax of rows: y = scale · x - log(sum(exp(scale · x)))."""
 
 def log_softmax_backward(
     y: Array,
@@ -770,7 +770,7 @@ def log_softmax_backward(
     out_dtype: Any | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Run log_softmax_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradient of `log_softmax`, from its result: dx = scale · (dy - sum(dy) · exp(y))."""
 
 def merge_states(
     o: Array,
@@ -784,7 +784,7 @@ def merge_states(
     other_lse: Array | None = None,
     mask: Array | None = None,
 ) -> Any:
-    """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """States of attention over different keys, merged into attention over all of them."""
 
 def pool(
     x: Array,
@@ -812,7 +812,7 @@ def pool(
     over_w: int | None = 0,
     divisor: int | None = 0,
 ) -> Any:
-    """Run pool on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Pooling: the largest, the smallest or the mean of windows of images, in up to three dimensions."""
 
 def max_pool1d(
     input: Any,
@@ -907,7 +907,7 @@ def pool_backward(
     divisor: int | None = 0,
     index: Array | None = None,
 ) -> Any:
-    """Run pool_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """The gradient of `pool`: each pixel sums what arrives for the windows that it is in."""
 
 def quantise_expert_rows(
     x: Array,
@@ -922,7 +922,7 @@ def quantise_expert_rows(
     out_dtype: Any | None = None,
     scale: Array | float | None = None,
 ) -> Any:
-    """Run quantise_expert_rows on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rows of tokens rounded to 8 bits, once for each expert that a token goes to."""
 
 def quantise_rows(
     x: Array,
@@ -935,7 +935,7 @@ def quantise_rows(
     smooth: Array | None = None,
     scale: Array | float | None = None,
 ) -> Any:
-    """Run quantise_rows on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rows rounded to 8 bits: y = x · smooth / scale."""
 
 def reduction(
     x: Array,
@@ -954,7 +954,7 @@ def reduction(
     argmin: bool | None = False,
     out_dtype: Any | None = None,
 ) -> Any:
-    """Run reduction on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Reductions: sums, means, products, L2 norms, the largest and the smallest with their places."""
 
 def reduce(
     x: Any,
@@ -980,7 +980,7 @@ def reduction_backward(
     d_min: Array | None = None,
     min_at: Array | None = None,
 ) -> Any:
-    """Run reduction_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """The gradient of `reduction`: of sums, means, L2 norms, the largest and the smallest."""
 
 def rms_norm(
     x: Array,
@@ -998,7 +998,7 @@ def rms_norm(
     eps: float | None = None,
     offset: float | None = None,
 ) -> Any:
-    """Run rms_norm on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """RMS norm (Zhang and Sennrich, arXiv:1910.07467) of rows, with a residual added before it."""
 
 def rms_norm_backward(
     x: Array,
@@ -1014,7 +1014,7 @@ def rms_norm_backward(
     eps: float | None = None,
     offset: float | None = None,
 ) -> Any:
-    """Run rms_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradients of `rms_norm`: dx, which is the residual's too, and dw."""
 
 def rotary(
     q: Array,
@@ -1029,7 +1029,7 @@ def rotary(
     inverse: bool | None = False,
     positions: Array | None = None,
 ) -> Any:
-    """Run rotary on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rotary embedding (Su et al., arXiv:2104.09864) of q and k at once: see `_rotations`."""
 
 def rotary_in_place(
     q: Array,
@@ -1044,7 +1044,8 @@ def rotary_in_place(
     inverse: bool | None = False,
     positions: Array | None = None,
 ) -> Any:
-    """Run rotary_in_place on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rotary embedding of q and k where they lie: `rotary` without gradients, which writes nothing but
+    what turns."""
 
 def rotary_paged(
     q: Array,
@@ -1064,7 +1065,7 @@ def rotary_paged(
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
 ) -> Any:
-    """Run rotary_paged on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rotary embedding of q, where it lies, and of k, which goes with v into the pages of a cache."""
 
 def softmax(
     x: Array,
@@ -1075,7 +1076,7 @@ def softmax(
     out_dtype: Any | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Run softmax on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Softmax of rows: y = exp(scale · x) / sum(exp(scale · x))."""
 
 def softmax_backward(
     y: Array,
@@ -1087,7 +1088,7 @@ def softmax_backward(
     out_dtype: Any | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Run softmax_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradient of `softmax`, from its result: dx = scale · (dy - sum(dy · y)) · y."""
 
 def sort_by_expert(
     ids: Array,
@@ -1101,7 +1102,7 @@ def sort_by_expert(
     expert_map: Array | None = None,
     weights: Array | None = None,
 ) -> Any:
-    """Run sort_by_expert on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rows in the order of their experts, as maps: no row is moved."""
 
 def sorted_routing(
     logits: Array,
@@ -1118,7 +1119,7 @@ def sorted_routing(
     bias: Array | None = None,
     routed_scaling_factor: float | None = None,
 ) -> Any:
-    """Run sorted_routing on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """`topk_routing` and `sort_by_expert` of a few tokens, in one launch of one workgroup."""
 
 def strided_copy(
     x: Array,
@@ -1129,7 +1130,7 @@ def strided_copy(
     out_dtype: Any | None = None,
     scale: Array | float | None = None,
 ) -> Any:
-    """Run strided_copy on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """An array with any strides, copied into a contiguous one, perhaps in another element type."""
 
 def permute(
     x: Any,
@@ -1166,7 +1167,7 @@ def sum_of_experts(
     shared: Array | None = None,
     routed_scaling_factor: float | None = None,
 ) -> Any:
-    """Run sum_of_experts on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """For each token, the weighted sum of its experts' rows: what ends a mixture of experts."""
 
 def take_rows(
     x: Array,
@@ -1178,7 +1179,7 @@ def take_rows(
     per_row: int | None = 1,
     places: Array | None = None,
 ) -> Any:
-    """Run take_rows on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Rows by a map: y[i] = x[order[i] // per_row]; zeros where the map means no row of x."""
 
 def topk(
     x: Array,
@@ -1189,7 +1190,7 @@ def topk(
     k: int | None = 0,
     index_dtype: Any | None = None,
 ) -> Any:
-    """Run topk on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """The k largest of each row, the largest first, and where they are."""
 
 def topk_routing(
     logits: Array,
@@ -1206,7 +1207,7 @@ def topk_routing(
     bias: Array | None = None,
     routed_scaling_factor: float | None = None,
 ) -> Any:
-    """Run topk_routing on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """The k best experts of each token, with their weights."""
 
 def topk_routing_backward(
     logits: Array,
@@ -1220,4 +1221,4 @@ def topk_routing_backward(
     renormalize: bool | None = False,
     routed_scaling_factor: float | None = None,
 ) -> Any:
-    """Run topk_routing_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+    """Gradients of `topk_routing`: of the logits, from those of the weights. Choosing has none."""

@@ -1,4 +1,4 @@
-"""`signature`: the parameters of an operation's function, from what its family says."""
+"""The parameters of an operation's function and its docstring, from what its family says."""
 
 from __future__ import annotations
 
@@ -19,6 +19,18 @@ def signature(op: str) -> Signature:
     a default of its own is None too."""
     family = ops.family(op)
     return Signature([*_parameters(family)], return_annotation="Any")
+
+
+def docstring(op: str) -> str:
+    """The docstring of ``tilewright.<op>``."""
+    first = ops.family(op).says or f"Run {op} on the operands."
+    return (
+        f"{first}\n\n"
+        "The default dispatcher chooses the kernel, which is built on first use. `out` is written\n"
+        "to; without it, outputs are made, and torch records the operation's gradients. The\n"
+        "launch is queued on `stream`, or on torch's current stream. See `Dispatcher.run` of\n"
+        "`tilewright` for what arrays may be and what is raised."
+    )
 
 
 def _parameters(family: Any) -> Iterator[Parameter]:

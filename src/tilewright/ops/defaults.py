@@ -31,6 +31,7 @@ class Defaults:
     family's to state."""
 
     formats = Formats()
+    says: str = ""
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = MappingProxyType(
         {}

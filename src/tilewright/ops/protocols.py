@@ -79,6 +79,11 @@ class Words(Protocol):
     config_type: type[Any]
     formats: Formats
     """The sweep documents that the family reads."""
+
+    says: str
+    """What the operation computes, from which arrays, of which shapes and dtypes: how its
+    function's docstring begins; "" if the family says nothing."""
+
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
 

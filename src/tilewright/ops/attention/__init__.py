@@ -63,6 +63,23 @@ class AttentionFamily(Defaults):
     name = "attention"
     problem_type = AttentionProblem
     config_type = AttentionConfig
+    says = """O = softmax(mask(scale · Q·Kᵀ))·V, without the matrix of scores in memory.
+
+q: `[batch, queries, heads, dim]` in fp16, bf16, fp32 or fp8; packed, `[rows, heads, dim]`.
+k, v: `[batch, keys, kv_heads, dim]`, or pages of them; without v, K's first columns are the values.
+scale: of scores; `dim ** -0.5` if it is left out.
+mask, causal, is_causal, window, first, corner: which keys a query sees.
+bias, slopes, sinks, softcap, dropout: what changes scores and weights.
+blocks, block_size: a mask of blocks.
+q_offsets, kv_offsets, max_q, max_kv: int32 `[batch + 1]`, where sequences of packed rows begin.
+q_used, kv_used, left_pad: int32 `[batch]`, rows that each sequence has.
+page_table, page_list, page_starts: pages of a cache.
+q_scale, k_scale, v_scale, o_scale: of fp8.
+new_k, new_v, rotary_cos, rotary_sin: rows to append to the cache, and angles to turn them by.
+layout, kv_layout: ``bshd`` or ``bhsd``.
+
+Returns O like Q (bf16 of fp8); with `lse`, also the logarithm of each row's sum, fp32
+`[batch, heads, queries]`; with `random`, dropout's bytes."""
     arguments = ("q", "k", "v=")
     scalars = MappingProxyType(
         {"scale": Number("fp32"), "seed": Number("i64"), "offset": Number("i64")}

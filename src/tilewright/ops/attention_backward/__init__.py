@@ -59,6 +59,16 @@ class AttentionBackwardFamily(Defaults):
     name = "attention_backward"
     problem_type = AttentionBackwardProblem
     config_type = AttentionBackwardConfig
+    says = """The gradients of `attention`, from what it read and wrote and what arrives for O.
+
+q, k, v, o, lse: the operands and results of `attention`, which was called with ``lse=True``.
+do: what arrives for O, of its shape.
+gradients: arrays that dQ, dK and dV are added to, in place of outputs.
+grads: which gradients are made, as in ``dq+dk+dv``.
+dlse: what arrives for LSE.
+
+All other options are those of the forward call. Returns the gradients in the order of `grads`, each
+of the shape and dtype of its operand."""
     arguments = ("q", "k", "v", "o", "lse", "do", "*gradients")
     scalars = ATTENTION.scalars
     profiles = profiles.PROFILES

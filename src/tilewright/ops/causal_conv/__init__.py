@@ -41,6 +41,21 @@ class CausalConvFamily(Defaults):
     name = "causal_conv"
     problem_type = CausalConvProblem
     config_type = CausalConvConfig
+    says = """A causal convolution of sequences, its gradients, or an update of its states.
+
+x: `[batch, channels, positions]` in bf16, fp16 or fp32.
+operands: w `[channels, width]`; of an update the states `[batch, channels, width - 1 or more]`, in
+    place, and w.
+direction: ``forward``, ``backward`` or ``update``.
+bias: `[channels]`.
+activation: ``silu`` or None.
+seq_idx: int32 `[batch, positions]`, the sequence of each position.
+initial_states, final: states before the first position, and whether those after the last are
+    returned.
+cache_seqlens, conv_state_indices: int32 `[batch]`, of an update: where in circular states, and in
+    which of them.
+
+`causal_conv1d` and `causal_conv1d_update` state it as causal-conv1d does. Returns y like x."""
     arguments = ("x", "*operands")
     functions = functions.FUNCTIONS
 

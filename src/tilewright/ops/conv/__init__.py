@@ -60,6 +60,17 @@ class ConvFamily(Defaults):
     variant_fields = frozenset({"num_stages", "group_m", "box"})
     problem_type = ConvProblem
     config_type = ConvConfig
+    says = """A convolution, or its gradient of the data or of the weights, in 1 to 3 dimensions.
+
+x: `[n, c, *spatial]`, or y's gradient `[n, k, *out]` under ``direction="data"``.
+w: `[k, c // groups, *filter]`, or y's gradient under ``direction="weights"``.
+spatial, filter: sizes of the gradient of x, and of w.
+stride, pad, pad_after, dilation: a number for each dimension. Negative padding leaves pixels out.
+epilogue: operations on the result, joined by ``+``; their operands go by name (``bias=``).
+precision: ``ieee`` or ``tf32``, of operands in fp32.
+
+Channels-first and channels-last arrays are told apart by their strides. Returns y, the gradient of
+x, or that of w, in `dtype_out` or the operands' dtype (bf16 of fp8)."""
     arguments = ("x", "w", "**numbered")
     functions = functions.FUNCTIONS
     profiles = profiles.PROFILES

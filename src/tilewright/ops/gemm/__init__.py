@@ -70,6 +70,23 @@ class GemmFamily(Defaults):
     variant_fields = frozenset({"num_stages", "group_m", "store"})
     problem_type = GemmProblem
     config_type = GemmConfig
+    says = """C = A·B, and what follows it elementwise.
+
+A: `[m, k]`. Either order of A, B and C in memory is read and written as it lies, so ``w.T`` is no
+    copy. With dimensions in front, a batch, as for ``torch.matmul``.
+B: `[k, n]`, or a shuffled B (`tilewright.shuffle`). Its dtype is A's, or one of fewer bits.
+operands: those of `pre_a`, `pre_b`, the scales and `epilogue`, in this order, or by their names:
+    ``bias=`` beside ``epilogue="bias"``.
+epilogue, pre_a, pre_b: operations on C, A and B, joined by ``+``.
+scale_a, scale_b: blocks that share a scale, as in ``1x128``.
+dtype_a, dtype_b: of operands in packed bytes.
+equation: an einsum of A and B in place of a product of matrices, as in ``bmk,bkn->bmn``.
+batching: ``summed`` adds the products of a batch up.
+precision: ``ieee`` or ``tf32``, of operands in fp32.
+constant_b: promises that nothing which may still be running writes to B.
+
+Returns C, `[m, n]` in A's dtype (bf16 of fp8, int32 of int8). Operands in fp32, fp16, bf16, fp8,
+int8 or few bits; sums are in fp32, of int8 in int32."""
     arguments = ("A", "B", "*operands", "**numbered")
     # CK Tile Engine's sweeps do not say that they are of GEMMs.
     formats = Formats(tile_engine.read_sweep, (*variants.VARIANTS, decode.VARIANT), unnamed=True)

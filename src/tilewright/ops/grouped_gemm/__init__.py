@@ -56,6 +56,18 @@ class GroupedGemmFamily(Defaults):
     variant_fields = frozenset({"num_stages", "group_m"})
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
+    says = """C_g = A_g·B_g for each group g in one launch; sizes are read on the device.
+
+A: `[m, k]` with rows sorted by group, or `[groups, m, k]` with a capacity of m rows each.
+B: `[groups, k, n]`; `[k, n]` where groups lie along k or along columns.
+offsets: int32 `[groups]`: where each group ends, or how many rows of its capacity it has.
+operands: those of the scales and of `epilogue`, or by their names.
+rows, per_row: a map of rows of C to rows of A, int32 `[m]`, and how many rows of C each row has.
+zero_rest: writes zeros to rows of no group, which are else left as they are.
+bounds: whether offsets begin with where the first group begins.
+
+Returns C, `[m, n]` or `[groups, m, n]`. Sizes on the device are clamped and not checked:
+`tilewright.ops.grouped_gemm.check` does that, and waits."""
     arguments = ("A", "B", "offsets", "*operands", "**numbered")
     formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS), by_name=vllm.space)
     drivers = (benchdnn.driver((onednn.OPTION,), onednn.read),)

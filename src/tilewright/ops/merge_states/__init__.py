@@ -35,6 +35,15 @@ class MergeStatesFamily(Defaults):
     name = "merge_states"
     problem_type = MergeStatesProblem
     config_type = MergeStatesConfig
+    says = """States of attention over different keys, merged into attention over all of them.
+
+o: `[tokens, states, heads, dim]`, a stack of states, or `[tokens, heads, dim]`.
+lse: fp32, of o's shape without the last dimension.
+other_o, other_lse: the other state of a pair.
+operands: under `in_place` the other state, which is merged into o and lse.
+mask: of `in_place`, uint8 `[tokens]`: 1 for rows that are merged.
+
+Returns the merged o and lse."""
     arguments = (*operands.STATE, "*operands")
 
     def parse_name(self, name: str) -> MergeStatesConfig:
