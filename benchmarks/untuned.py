@@ -13,9 +13,9 @@ default space; then torch.mm's time over that of the choice (geometric mean, P10
 before `library_record` may answer with the library's first algorithm, and with it. The library's
 first algorithm counts as torch.mm, which takes it. Last, the counts and means of
 `library_record.RECORD`, `RESULT_ASKEW`, `FP8_ROWS_ASKEW` and the class of few rows in `ASKEW`, from
-products that no table has (`UNSEEN`, `SHORT_SUMS`), timed by single calls: of the best kernel by
-estimate there. The other classes of `ASKEW` are counted from `gemm_askew_h200.json`, `FP8_ROWS` and
-`FP8_BLOCKS` from the record, of the best kernel that is built here.
+products that no table has (`UNSEEN`, `SHORT_SUMS`, `GRADIENTS`), timed by single calls: of the best
+kernel by estimate there. The other classes of `ASKEW` are counted from `gemm_askew_h200.json`,
+`FP8_ROWS` and `FP8_BLOCKS` from the record, of the best kernel that is built here.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ UNSEEN = (
 )
 SHORT_SUMS = RESULTS / "gemm_askew_result_h200.json"
 """Products drawn for `library_record.RESULT_ASKEW`; the other classes are not counted from them."""
+GRADIENTS = RESULTS / "gemm_gradients_h200.json"
+"""Products of layers' gradients, in layouts rrr and crr."""
 ASKEW = RESULTS / "gemm_askew_h200.json"
 """Products drawn for `library_record.ASKEW`, each with the best of up to 15 kernels."""
 FP8_ROWS = (
@@ -62,6 +64,9 @@ COUNTED = (
     *library_record.RECORD,
     *(known for known in library_record.ASKEW if known.most_m <= 16),
     *library_record.RESULT_ASKEW,
+    *library_record.RRR,
+    *library_record.RRR_ASKEW,
+    *library_record.CRR_ASKEW,
     *library_record.FP8_ROWS_ASKEW,
 )
 """Classes counted from the estimate's choices."""
@@ -165,6 +170,9 @@ def record(gpu: Device) -> list[dict[str, Any]]:
         for row in json.loads(path.read_text())["rows"]
         if "ours_single" in row
     ]
+    for row in json.loads(GRADIENTS.read_text())["rows"]:
+        problem = GemmProblem(row["m"], row["n"], row["k"], layout=row["layout"])
+        timed.append((problem, row["ours_single"]))
     for row in json.loads(SHORT_SUMS.read_text())["rows"]:
         problem, us = GemmProblem(row["m"], row["n"], row["k"]), row["single_us"]
         if library_record.class_of(problem, gpu) in library_record.RESULT_ASKEW:

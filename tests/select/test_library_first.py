@@ -139,6 +139,19 @@ def test_the_first_algorithm_answers_for_few_columns_and_long_sums(m, n, k, ahea
     assert not ahead or "M of 33 to 64, N of 1 to 1152, K of 12289 and more" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "layout", "ahead"),
+    [(65, 4096, 1040, "rrr", "16 measured products"), (64, 4096, 1040, "rrr", ""),
+     (65, 4096, 1024, "rrr", ""), (6144, 14336, 4096, "rrr", ""),
+     (65, 4104, 64, "rrr", "begin inside a sector"), (65, 4096, 72, "rrr", "begin inside a sector"),
+     (64, 4104, 64, "rrr", ""), (4096, 4096, 4096, "crr", ""),
+     (4104, 4096, 99, "crr", "begin inside a sector"), (4096, 4096, 4096, "ccr", "")],
+)  # fmt: skip
+def test_the_first_algorithm_answers_for_gradients_of_layers(m, n, k, layout, ahead):
+    verdict = FAMILY.library_faster(GemmProblem(m, n, k, layout=layout), H200)
+    assert bool(verdict) == bool(ahead) and ahead in verdict.reason
+
+
 FP8 = {"dtype_a": "e4m3fn"}
 ROWS = {**FP8, "epilogue": "row_scale+col_scale"}
 
@@ -229,7 +242,7 @@ def test_the_library_is_asked_once_for_a_problem(library):
         ({"m": 4096, "n": 25600}, "does not have it ahead for such sizes"),
         ({"n": 60000, "k": 1024}, "does not have it ahead for such sizes"),
         ({"m": 4096, "n": 5000, "k": 1024}, "does not have it ahead for such sizes"),
-        ({"layout": "rrr"}, "only plain bf16 and fp16"),
+        ({"layout": "ccr"}, "only plain bf16 and fp16"),
         ({"epilogue": "bias"}, "only plain bf16 and fp16"),
         ({"dtype_a": "e4m3fn", "dtype_c": "bf16"}, "only plain bf16 and fp16"),
         ({"dtype_c": "fp32"}, "only plain bf16 and fp16"),

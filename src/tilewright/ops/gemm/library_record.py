@@ -7,6 +7,10 @@ it has tiles with any edge in steps of 8, whose loads clusters share. It wins wh
 begin inside a sector of memory, since kernels here take in such tiles at 0.6 of the usual rate. And
 it wins with few columns and very long sums, which it cuts into more parts than 8.
 
+All these are products of layout rcr. `RRR`, `RRR_ASKEW` and `CRR_ASKEW` are counted from products
+of the gradients of layers that were drawn likewise, in the first class of `RECORD` and of all
+sizes. In layout crr the estimate's choice is ahead elsewhere.
+
 For fp8, each class of `FP8_ROWS` and `FP8_BLOCKS` is counted from the best kernels of tuned tables
 (`benchmarks/shipped.py`): where these are behind `torch._scaled_mm`, so is the estimate's choice.
 `FP8_ROWS_ASKEW` is counted from the choices for sizes that no table has.
@@ -76,6 +80,17 @@ ASKEW = (
 """Products whose rows of A or B are no multiples of `SECTOR_BYTES` apart; from 17 rows on with the
 best kernels."""
 
+RRR = (Recorded(65, EVERY, 1025, 40, 16, 0.949),)
+"""Products of layout rrr: with weights as torch has them, the gradient of a layer's input."""
+
+RRR_ASKEW = (Recorded(65, EVERY, 1, EVERY, 6, 0.831),)
+CRR_ASKEW = (Recorded(65, EVERY, 1, EVERY, 6, 0.794),)
+"""Those of layouts rrr, and crr (the gradient of weights), whose rows, or columns where these are
+contiguous, are no multiples of `SECTOR_BYTES` apart in A or B."""
+
+PLAIN = {"rcr": (ASKEW, RECORD), "rrr": (RRR_ASKEW, RRR), "crr": (CRR_ASKEW, ())}
+"""Classes of plain bf16 and fp16 products by layout: where rows begin inside a sector, and else."""
+
 RESULT_ASKEW = (Recorded(513, EVERY, 1, EVERY, 6, 0.826, least_n=25000, most_k=512),)
 """Products whose rows of C alone are no such multiples; `untuned.py` counts it too."""
 
@@ -100,8 +115,8 @@ def faster(problem: GemmProblem, device: Device) -> Verdict:
     if not classes(problem):
         return no(
             "record",
-            "only plain bf16 and fp16 products of layout rcr, and fp8 ones as torch has them, were "
-            "timed beside it",
+            "only plain bf16 and fp16 products of layouts rcr, rrr and crr, and fp8 ones as torch "
+            "has them, were timed beside it",
         )
     if problem.constant_b:
         return no("record", "in a chain with a constant B, kernels here begin before the one ahead")
@@ -109,7 +124,7 @@ def faster(problem: GemmProblem, device: Device) -> Verdict:
     if known is None:
         return no("record", "the record does not have it ahead for such sizes")
     said = f"{known.products} measured products of {_sizes(known)}"
-    if known in (*ASKEW, *RESULT_ASKEW, *FP8_ROWS_ASKEW):
+    if known in (*ASKEW, *RRR_ASKEW, *CRR_ASKEW, *RESULT_ASKEW, *FP8_ROWS_ASKEW):
         said += " and rows in memory that begin inside a sector"
     elif known.over_waves or known.most_waves < EVERY:
         said += f" and {_waves(known)} waves of {TILE}×{TILE} tiles"
@@ -126,14 +141,13 @@ def class_of(p: GemmProblem, device: Device) -> Recorded | None:
 
 def classes(p: GemmProblem) -> tuple[Recorded, ...]:
     """The classes of products of such a form, whatever their sizes; () if none were timed."""
-    if p.layout != "rcr" or p.batching != "none" or p.alignment < 16 or p.pre_a or p.pre_b:
+    if p.layout not in PLAIN or p.batching != "none" or p.alignment < 16 or p.pre_a or p.pre_b:
         return ()
     dtypes, scales = (p.dtype_a, p.dtype_b, p.dtype_c), (p.epilogue, p.scale_a, p.scale_b)
     if dtypes in (("bf16",) * 3, ("fp16",) * 3) and not any(scales):
-        if askew(p):
-            return ASKEW
-        return (*RESULT_ASKEW, *RECORD) if result_askew(p) else RECORD
-    if dtypes != ("e4m3fn", "e4m3fn", "bf16"):
+        known = PLAIN[p.layout][0 if askew(p) else 1]
+        return (*RESULT_ASKEW, *known) if known is RECORD and result_askew(p) else known
+    if dtypes != ("e4m3fn", "e4m3fn", "bf16") or p.layout != "rcr":
         return ()
     if scales == ("row_scale+col_scale", "", ""):
         return (*FP8_ROWS_ASKEW, *FP8_ROWS) if askew(p) else FP8_ROWS
