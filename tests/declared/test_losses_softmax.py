@@ -87,7 +87,7 @@ def test_long_rows_are_read_in_large_pieces():
     softmax = ops.family("softmax").problem_type
     held, long = (dispatcher.select(softmax(rows=4096, columns=n)).config for n in (16384, 16400))
     assert (held.BLOCK, held.HELD) == (16384, True)
-    assert (long.BLOCK, long.HELD, long.num_warps) == (16384, False, 16)
+    assert (long.BLOCK, long.HELD, long.num_warps) == (16384, False, 32)
     problem, this = softmax(rows=4096, columns=128256), arch("sm_90")
     family = ops.family("softmax")
     every = family.default_space(problem, this).expand(this).configs

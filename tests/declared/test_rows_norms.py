@@ -147,26 +147,35 @@ def test_long_rows_are_read_again_where_every_sm_has_several():
     """By the fewest warps whose rows an SM's own cache has together, and as few registers."""
     layer, rms = partial(chosen, "layer_norm", rows=1000), partial(chosen, "rms_norm", rows=1000)
     for one, columns, warps, registers in (
-        (layer, 4096, 4, 64), (layer, 12288, 8, 64), (layer, 16384, 16, 64),
-        (rms, 8192, 16, 32), (rms, 12288, 16, 32), (rms, 20000, 32, 32),
+        (layer, 8192, 8, 64), (layer, 12288, 8, 64), (layer, 20000, 16, 64),
+        (rms, 6144, 8, 32), (rms, 12288, 16, 40), (rms, 20000, 32, 32),
     ):  # fmt: skip
         config = one(columns=columns)[1]
         assert (config.AGAIN, config.num_warps, config.maxnreg) == (True, warps, registers)
     for more in ({"rows": 500}, {"columns": 12287}, {"quant": "row", "out_dtype": "int8"}):
         assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AGAIN
-    once = rms(columns=4096)[1]
-    assert (once.HELD, once.AGAIN, once.AHEAD, once.num_warps) == (True, False, 0, 8)
+    for columns, warps in ((4096, 4), (8192, 8)):  # an SM has as many rows that are held
+        once = rms(columns=columns)[1]
+        assert (once.HELD, once.AGAIN, once.AHEAD, once.num_warps) == (True, False, 0, warps)
     problem = layer(columns=12288)[0]
     assert not tw.Dispatcher(device="mi300x").select(problem).config.AGAIN
 
 
 def test_rows_that_no_cache_has_are_loaded_ahead():
-    problem, config = chosen("rms_norm", rows=1000, columns=20000, has_residual=True)
+    problem, config = chosen("rms_norm", rows=1000, columns=12000, has_residual=True)
     plan = tw.Dispatcher(device="h200_sxm").select(problem)
-    assert config.AHEAD and not config.AGAIN and plan.launch.steps[0].grid == (132, 1, 1)
+    assert config.AHEAD and not config.AGAIN and plan.launch.steps[0].grid == (264, 1, 1)
+    for name in ("rms_norm", "layer_norm"):
+        assert chosen(name, rows=1000, columns=14336)[1].AHEAD
+        assert not chosen(name, rows=500, columns=14336)[1].AHEAD
     wide = {"dtype": "fp32", "w_dtype": "fp32", "out_dtype": "fp32"}
-    assert chosen("rms_norm", rows=1000, columns=20000, **wide)[1].AHEAD
-    assert not chosen("rms_norm", rows=500, columns=20000, **wide)[1].AHEAD
+    assert not chosen("rms_norm", rows=1000, columns=20000, **wide)[1].AHEAD
+
+
+def test_short_rows_of_layer_norms_share_what_is_loaded_for_a_column():
+    assert chosen("layer_norm", rows=4096, columns=3072)[1].ROWS == 2
+    assert chosen("rms_norm", rows=4096, columns=3072)[1].ROWS == 1
+    assert chosen("layer_norm", rows=256, columns=3072)[1].ROWS == 1
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])

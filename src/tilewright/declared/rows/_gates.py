@@ -29,6 +29,10 @@ SCALARS: dict[str, tuple[str, int | float | None]] = {
     "alpha": ("fp32", 1.0),
     "shift": ("fp32", 0.0),
 }
+USUAL_ELEMENTS = 8
+"""Elements for each lane that are preferred until a measurement decides. No lane waits for another,
+so there are more lanes than where rows are summed."""
+
 PIECES = (512, 1024, 2048)
 """Elements of a row that a workgroup takes, where it need not see the row whole."""
 _MOST_COLUMNS = 2**30
@@ -95,7 +99,7 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (-(-problem.rows // config.ROWS) * pieces_of_row(problem, config),)
 
 
-def prefers(problem: Any, config: Any, usual: int = _tiles.USUAL_ELEMENTS) -> float:
+def prefers(problem: Any, config: Any, usual: int = USUAL_ELEMENTS) -> float:
     """As of other tiles, times what share of the lanes beyond the last column idles."""
     padded = -(-problem.columns // config.BLOCK) * config.BLOCK
     return _tiles.prefers(problem, config, usual) * float(padded) / max(1, int(problem.columns))

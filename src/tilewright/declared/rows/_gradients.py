@@ -56,8 +56,10 @@ def prefers(problem: Any, config: Any) -> float:
     count = max(1, programs(problem, config))
     apart = max(count / USUAL_PROGRAMS, USUAL_PROGRAMS / count)
     padded: float = count * config.ROWS * config.TURNS / max(1, problem.rows)
-    first = 1.0 if config.AHEAD else 1.01
-    return _tiles.prefers(problem, config) * apart * padded * first
+    far = _tiles.prefers(problem, config) * 1.01
+    if config.AHEAD:  # a lane has two tiles, so half as much of each will do
+        far = max(1.0, far / 2)
+    return far * apart * padded
 
 
 def partial(problem: Any, config: Any) -> tuple[int, int]:

@@ -65,5 +65,5 @@ def _each(config: Any) -> float:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles` does where rows are held; else the largest piece."""
-    return _tiles.prefers(problem, config) if config.HELD else -config.BLOCK
+    """As `_tiles` does where rows are held; else the largest piece, by the most warps."""
+    return _tiles.prefers(problem, config) if config.HELD else _each(config) / 64 - config.BLOCK

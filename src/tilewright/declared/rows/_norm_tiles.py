@@ -22,8 +22,8 @@ MOST = 2 * TWO
 MOST_WARPS = 32
 
 AGAIN_ELEMENTS = (16, 48)
-"""Elements of a row for each lane, at least and at most, where it is read again: with fewer, an SM
-is full of lanes and has fewer bytes on their way to it."""
+"""Elements of a row for each lane, at least and at most (of layer norms), where it is read again:
+with fewer, an SM is full of lanes and has fewer bytes on their way to it."""
 
 AGAIN_REGISTERS = (32, 40, 64)
 """Registers of a lane where rows are read again: an SM then has 64, 48 or 32 warps."""
@@ -55,6 +55,12 @@ LEAST_COPIED = 4
 loaded to registers instead, and no row is on its way meanwhile (99 registers in a build of
 `layer_norm` of 9001 elements for sm_90, 57 of 9000). Nor are such rows read again: so many
 addresses and masks spill (568 bytes of a lane in that build)."""
+
+SHARED_BYTES = 96 << 10
+"""Bytes of rows that each of two workgroups can have on their way to shared memory."""
+
+ENOUGH_BYTES = 64 << 10
+"""Bytes of rows that an SM holds at a time, with which nothing is gained by loading ahead."""
 
 LARGE_PIECE = 8192
 """Elements of the larger piece. Twice as large pieces keep as many bytes in flight with half as
@@ -136,6 +142,7 @@ _MEETING = 16384
 def again_warps(problem: Any) -> list[int]:
     """Warps of workgroups whose rows are read again, the fewest first."""
     least, most = AGAIN_ELEMENTS
+    most = most if problem.family == "layer_norm" else _tiles.LANE_ELEMENTS
     held = blocks(problem)[0] // 32
     taken = [warps for warps in AXES["num_warps"] if least * warps <= held <= most * warps]
     return [warps for warps in sorted(taken) if _fits_near(problem, warps)]
@@ -145,18 +152,36 @@ def _fits_near(problem: Any, warps: int) -> bool:
     """Whether an SM has several workgroups of so many warps that read rows again, and its own cache
     all of their rows."""
     row: int = problem.columns * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
-    count = min(_LANES, _REGISTERS // _registers(problem, warps)) // (32 * warps)
-    return 2 <= count <= NEAR_BYTES / max(1, row)
+    return 2 <= _at_once(warps, _registers(problem, warps)) <= NEAR_BYTES / max(1, row)
+
+
+def _at_once(warps: int, registers: float) -> int:
+    """Workgroups of so many warps that an SM has at a time."""
+    return int(min(_LANES, _REGISTERS / registers) // (32 * warps))
 
 
 def _registers(problem: Any, warps: int) -> int:
     """The fewest registers that hold what a lane has of a row that is read again: elements of 16
     bits as they lie, two in each; in fp32 those that a layer norm needs twice, and sums with a
-    residual."""
+    residual. Two tiles have masks and places of their own: with 32 registers, 24 elements of
+    `rms_norm` spilled (a build for sm_90)."""
     each = blocks(problem)[0] // (32 * warps)
     lie = problem.family != "layer_norm" and not problem.has_residual
     needed = 16 + (each // 2 if lie and DTYPES[problem.dtype].bytes == 2 else each)
+    if lie and blocks(problem)[0] == TWO:
+        needed += 8
     return next(n for n in AGAIN_REGISTERS if n >= needed)
+
+
+def _held_at_once(problem: Any) -> int:
+    """Rows that an SM has at a time where the fewest warps hold them, a lane up to 32 elements. In
+    builds for sm_90 (bf16, with weights) 24 and 32 of them took 56 and 62 registers, of layer norms
+    64 and 80, with a residual 66 of 32."""
+    block = blocks(problem)[0]
+    some = sorted(AXES["num_warps"] if block == MOST else _tiles.AXES["num_warps"])
+    warps = next(n for n in some if block <= 32 * _tiles.LANE_ELEMENTS * n)
+    each = 1.9 if problem.family == "layer_norm" or problem.has_residual else 1.3
+    return max(1, _at_once(warps, 20 + each * block / (32 * warps)))
 
 
 def ahead_warps(problem: Any) -> int:
@@ -173,21 +198,23 @@ def each_unit(config: Any) -> int:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles.prefers_held`, with rules for where every SM has several rows of more than
-    `LEAST_LONG` elements: they are read again, by the fewest warps, or loaded ahead (`_several`),
-    or each lane has twice as many elements. And the rows that all SMs read in pieces at a time may
-    fill half of L2, since as many results pass through it."""
+    """As `_tiles.prefers_held`, with rules for where every SM has several rows (`_several`): they
+    are read again, by the fewest warps, or loaded ahead, or held by the fewest warps, so that an SM
+    has the most rows at a time, and of short ones two share what is loaded for each column. And the
+    rows that all SMs read in pieces at a time may fill half of L2, since as many results pass
+    through it."""
     several = problem.once(_several)
-    usual = _tiles.USUAL_ELEMENTS * (2 if several else 1)
-    score = _tiles.prefers(problem, config, usual) + (0.0 if config.HELD else 16.0)
+    usual = _tiles.LANE_ELEMENTS if several else _tiles.USUAL_ELEMENTS
+    usual = usual if config.HELD else _tiles.USUAL_ELEMENTS // 2
+    score = _tiles.prefers_held(problem, config, usual)
     if config.AGAIN:
         if several == "again":
             return float(config.num_warps / 64 - 2.0)
-        return score + (0.125 if several else 8.0)
+        return score + (1.125 if several else 8.0)
     if config.AHEAD:
         return float(-1.0 if several == "ahead" else score + 8.0)
     if config.HELD:
-        return score
+        return score + (0.5 if several == "twos" and config.ROWS != 2 else 0.0)
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.
     at_once = _SMS * _LANES // (32 * config.num_warps) * _tiles.PIECE // config.BLOCK
@@ -196,16 +223,28 @@ def prefers(problem: Any, config: Any) -> float:
 
 
 def _several(problem: Any) -> str:
-    """How rows are read untuned where every SM has several: ``again``, ``ahead`` (those that two
-    tiles hold, where its cache does not), ``once``; "" for few rows, for short ones, and for those
-    that are read in pieces.
+    """How rows are read untuned where every SM has several: ``again``, ``ahead``, ``once``, or
+    ``twos``, by twos; "" for few rows, for short ones, and for those that are read in pieces.
 
-    Of 4096 elements `rms_norm` took 65.0 µs read again and 63.8 held by as many warps, a layer
-    norm, which has more in registers, 69.0 and 71.4, and 65.8 read again by half as many.
+    An SM is the busier the more workgroups it has: while one sums or stores, others load. So rows
+    are read again where it then has more of them than if they were held (but two workgroups that
+    load two rows ahead each have more than two that read theirs again), and loaded ahead where
+    those that are held are fewer than `ENOUGH_BYTES`. A layer norm of short rows is limited by
+    instructions, of which two rows share some. What an H200 took of 35 problems is in
+    benchmarks/results/operations_tiles_h200.json.
     """
-    if problem.rows <= 4 * _SMS or not LEAST_LONG < problem.columns <= max(blocks(problem)):
+    longest = max(blocks(problem))
+    if problem.rows <= 4 * _SMS or problem.columns > longest:
         return ""
-    least = LEAST_LONG if problem.family == "layer_norm" else 2 * LEAST_LONG
-    if problem.quant != "row" and problem.columns > least and again_warps(problem):
-        return "again"
-    return "ahead" if blocks(problem)[0] in (TWO, MOST) else "once"
+    if problem.columns <= 2 * LEAST_LONG:
+        if problem.family == "layer_norm" and problem.columns * problem.rows > 16 * _SMS * _LANES:
+            return "twos"
+        return "once" if problem.columns > LEAST_LONG else ""
+    held, warps = _held_at_once(problem), again_warps(problem)
+    if warps and problem.quant != "row":
+        again = _at_once(warps[0], _registers(problem, warps[0]))
+        if again > held and (again > 2 or longest == MOST):
+            return "again"
+    row = problem.columns * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
+    fits = longest == MOST or 2 * row <= SHARED_BYTES
+    return "ahead" if longest > _tiles.MANY and fits and held * row < ENOUGH_BYTES else "once"

@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import put
-from tilewright.ops.device.rounding import scale_of
+from tilewright.ops.device.rounding import scale_of_block
 
 
 @triton.constexpr_function
@@ -249,7 +249,7 @@ def norm_in_one(
     )
     if quant == "row":
         most = tl.max(tl.where(inside, tl.abs(values), 0.0), 1)
-        scales = scale_of(most, y.dtype.element_ty)
+        scales = scale_of_block(most, y.dtype.element_ty)
         tl.store(row_scales + row, scales, row < rows)
         by = scales[:, None]
     put(y, block_scales, values, row, there, 0, columns, by, quant)
@@ -393,7 +393,7 @@ def norm(
                     values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
                 )
                 most = tl.maximum(most, tl.where(inside, tl.abs(values), 0.0))
-            scales = scale_of(tl.max(most, 1), y.dtype.element_ty)
+            scales = scale_of_block(tl.max(most, 1), y.dtype.element_ty)
             tl.store(row_scales + row, scales, row < rows)
             by = scales[:, None]
         if HELD:

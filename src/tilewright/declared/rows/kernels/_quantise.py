@@ -4,14 +4,18 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.epilogue import rounded
-from tilewright.ops.device.rounding import largest, scale_of
+from tilewright.ops.device.rounding import largest, scale_of_block
 
 
 @triton.jit
 def narrow(values, DTYPE: tl.constexpr):
-    """fp32 values in the type in which they are stored; 8 bits saturate."""
+    """fp32 values in the type in which they are stored; 8 bits saturate. A limit that NaN passes is
+    one instruction where comparison and choice are two, and of both signs one for both: rounding to
+    8 bits is what SMs are limited by otherwise."""
     top: tl.constexpr = largest(DTYPE)
-    return rounded(values, DTYPE, 0 if DTYPE.is_int8() else top)
+    if top == 0 or DTYPE.is_int8():
+        return rounded(values, DTYPE, 0)
+    return tl.clamp(values, -top, top, propagate_nan=tl.PropagateNan.ALL).to(DTYPE)
 
 
 @triton.jit
@@ -23,12 +27,14 @@ def put(y, block_scales, values, row, there, start, columns, by, quant: tl.const
     if quant == "block":
         GROUPS: tl.constexpr = BLOCK // 128
         groups = values.reshape(ROWS, GROUPS, 128)
-        scales = scale_of(tl.max(tl.abs(groups), 2), y.dtype.element_ty)
-        values = (groups / scales[:, :, None]).reshape(ROWS, BLOCK)
+        scales = scale_of_block(tl.max(tl.abs(groups), 2), y.dtype.element_ty)
+        values = (groups * (1.0 / scales)[:, :, None]).reshape(ROWS, BLOCK)
         group = start // 128 + tl.arange(0, GROUPS)[None, :]
         to = row[:, None] * (columns // 128) + group
         tl.store(block_scales + to, scales, there & (group < columns // 128))
-    elif quant == "row" or quant == "tensor":
+    elif quant == "row":
+        values = values * (1.0 / by)
+    elif quant == "tensor":
         values = values / by
     column = start + tl.arange(0, BLOCK)[None, :]
     at = row[:, None] * columns + column

@@ -17,7 +17,7 @@ import triton.language as tl
 from tilewright.declared.rows.kernels._quantise import put
 from tilewright.ops.conv.kernels.division import quotient
 from tilewright.ops.device.epilogue import gelu, gelu_tanh, relu
-from tilewright.ops.device.rounding import scale_of
+from tilewright.ops.device.rounding import scale_of_block
 from tilewright.ops.device.sigmoid import sigmoid
 
 
@@ -91,7 +91,7 @@ def gated_activation(
             # Beyond the last column a and b are 0, and sigmoid's values there are not.
             inside = there & (start + tl.arange(0, BLOCK) < columns)[None, :]
             most = tl.max(tl.where(inside, tl.abs(values), 0.0), 1)
-            scales = scale_of(most, y.dtype.element_ty)
+            scales = scale_of_block(most, y.dtype.element_ty)
             tl.store(row_scales + row, scales, row < rows)
             by = scales[:, None]
         put(y, block_scales, values, row, there, start, columns, by, quant)
@@ -105,7 +105,7 @@ def gated_activation(
             inside = there & (start + tl.arange(0, BLOCK) < columns)[None, :]
             values = tl.abs(gated(a, b, limit, alpha, shift, gate))
             most = tl.maximum(most, tl.where(inside, values, 0.0))
-        scales = scale_of(tl.max(most, 1), y.dtype.element_ty)
+        scales = scale_of_block(tl.max(most, 1), y.dtype.element_ty)
         tl.store(row_scales + row, scales, row < rows)
         for start in range(0, columns, BLOCK):
             a, b = halves(

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import put
-from tilewright.ops.device.rounding import scale_of
+from tilewright.ops.device.rounding import scale_of_block
 
 
 @triton.jit
@@ -43,9 +43,10 @@ def quantise(
     ROWS: tl.constexpr = there.shape[0]
     DTYPE: tl.constexpr = y.dtype.element_ty
     first = tl.arange(0, BLOCK)[None, :]
+    if HELD:  # smooth scales, which are twice as many bytes as the row, are loaded once
+        values = smoothed(held, smooth, first, known & (first < columns), has_smooth)
     if quant == "row":
         if HELD:
-            values = smoothed(held, smooth, first, known & (first < columns), has_smooth)
             most = tl.max(tl.abs(values), 1)
         else:
             mosts = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -55,10 +56,9 @@ def quantise(
                 values = smoothed(read(x, column, inside), smooth, column, inside, has_smooth)
                 mosts = tl.maximum(mosts, tl.abs(values))
             most = tl.max(mosts, 1)
-        by = scale_of(most, DTYPE)[:, None]
+        by = scale_of_block(most, DTYPE)[:, None]
         tl.store(row_scales + row[:, None], by, there)
     if HELD:
-        values = smoothed(held, smooth, first, known & (first < columns), has_smooth)
         put(y, block_scales, values, row, there, 0, columns, by, quant)
     else:
         for start in range(0, columns, BLOCK):
