@@ -21,7 +21,7 @@ PLAIN, SHIPPED = "as it is", "installed"
 EMPTY, OTHERS = "installed, an empty table", "installed, a table of other problems"
 WAYS = (PLAIN, EMPTY, OTHERS, SHIPPED)
 PREPARED = "installed, prepared by measuring"
-MEASURING_SECONDS = 30
+MEASURING_SECONDS = 20
 """After which no further calls of a model are measured."""
 PROCESSES, ROUNDS, STEPS = 2, 6, 12
 """Processes; turns of all ways in each, since processes differ by more than the ways; and timed
