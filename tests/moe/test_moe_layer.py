@@ -206,7 +206,7 @@ def test_which_activations_are_no_step_of_their_own(name):
     ],
 )
 def test_in_fp8_by_blocks_a_product_rounds_what_the_next_takes(fields, between):
-    layer = {"tokens": 6, "hidden": 256, "inner": 128, "experts": 4, "k": 2, **fields}
+    layer = {"tokens": 60, "hidden": 256, "inner": 128, "experts": 4, "k": 2, **fields}
     steps = moe.plan(**layer, dtype_b="e4m3fn", **FEW).steps
     names = [step.name for step in steps]
     first, second = names.index("first product"), names.index("second product")
@@ -214,10 +214,13 @@ def test_in_fp8_by_blocks_a_product_rounds_what_the_next_takes(fields, between):
     assert (steps[first].problem.quant == "block") == (between == [])
 
 
-def test_where_tiles_would_be_twice_as_wide_for_it_the_activation_rounds():
-    layer = {"tokens": 6, "hidden": 256, "inner": 128, "experts": 4, "k": 2, **FEW}
-    on = tw.Dispatcher(device="mi300x")
-    steps = moe.plan(**layer, dtype_b="e4m3fnuz", dispatcher=on).steps
+@pytest.mark.parametrize(
+    ("tokens", "gpu", "dtype"), [(60, "mi300x", "e4m3fnuz"), (32, "h200_sxm", "e4m3fn")]
+)
+def test_where_tiles_would_be_twice_as_wide_for_it_the_activation_rounds(tokens, gpu, dtype):
+    layer = {"tokens": tokens, "hidden": 256, "inner": 128, "experts": 4, "k": 2, **FEW}
+    on = tw.Dispatcher(device=gpu)
+    steps = moe.plan(**layer, dtype_b=dtype, dispatcher=on).steps
     assert [step.name for step in steps][3] == "activation" and not steps[2].problem.quant
 
 

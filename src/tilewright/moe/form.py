@@ -49,9 +49,15 @@ def sorts_at_once(tokens: int, experts: int, router: Mapping[str, Any]) -> bool:
     return True
 
 
+FEW_ROWS = 16
+"""Rows of an expert, in the mean, up to which a product's tiles are low: those of one row of matrix
+instructions."""
+
+
 def rounds_in_product(name: str) -> bool:
     """Whether products of the architecture with this name round what a gate makes in the time that
-    they take anyhow. Elsewhere tiles are twice as wide for it, which takes longer than a step."""
+    they take anyhow. Elsewhere tiles are twice as wide for it, which takes longer than a step. So
+    are low tiles everywhere: see `FEW_ROWS`."""
     products: Any = ops.family("grouped_gemm")
     return bool(products.has_gates_apart(arch(name)))
 
@@ -122,7 +128,8 @@ def form(
     rounded: how what the second product takes is rounded to 8 bits, as `gated_activation` says it:
         the activation then rounds what it makes.
     whole_blocks: whether a product may round it by blocks: the columns are whole blocks of 128,
-        both products have one dtype, and the architecture's `rounds_in_product`.
+        both products have one dtype, experts have more than `FEW_ROWS` rows in the mean, and the
+        architecture's `rounds_in_product`.
 
     A gate is in the first product's epilogue, unless
 

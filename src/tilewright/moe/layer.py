@@ -138,16 +138,17 @@ def fused_moe(
     made = call.again()
     if made is not None:
         return made if out is None else out
-    return _layer(x, w1, w2, lambda _: Routing(weights, experts), said, call)
+    rows = math.prod(experts.shape)
+    return _layer(x, w1, w2, rows, lambda _: Routing(weights, experts), said, call)
 
 
-def _layer(x: Any, w1: Any, w2: Any, route: Route, said: Options, call: Call) -> Any:
-    """A layer's result, step by step."""
+def _layer(x: Any, w1: Any, w2: Any, rows: int, route: Route, said: Options, call: Call) -> Any:
+    """A layer's result, step by step. rows: choices of all tokens."""
     foreign = are_foreign(x, w1, w2)
     if foreign:
         x, w1, w2, said = adopted(x, w1, w2, said)
     copied = are_copied(x, w1, w2, said, call.arrays)
-    how = form_of_experts(w1, w2, said, copied)
+    how = form_of_experts(w1, w2, rows, said, copied)
     how_shared = form_of_shared(x, said)
     given, given_shared = numbers(how, x), numbers(how_shared, x)
     repeats = call.repeats and not foreign and not is_recorded(*call.arrays)
@@ -199,7 +200,7 @@ def rows_of_experts(x: Any, w1: Any, w2: Any, experts: Any, **layer: Any) -> tup
     if are_foreign(x, w1, w2):
         x, w1, w2, said = adopted(x, w1, w2, said)
     copied = are_copied(x, w1, w2, said)
-    how = form_of_experts(w1, w2, said, copied)
+    how = form_of_experts(w1, w2, math.prod(experts.shape), said, copied)
     routing, given = Routing(None, experts), numbers(how, x)
     return rows_of(Steps(), x, w1, w2, routing, said, how, given, copied)
 
@@ -254,7 +255,7 @@ def routed_moe(
             return Routing(weights, experts, *maps)
         return Routing(*steps.run("topk_routing", logits, **routing))
 
-    return _layer(x, w1, w2, route, said, call)
+    return _layer(x, w1, w2, math.prod(logits.shape[:-1]) * k, route, said, call)
 
 
 def _sorts_at_once(

@@ -11,7 +11,7 @@ from tilewright import ops
 from tilewright.arch.figures import DEVICE
 from tilewright.blocks import parse
 from tilewright.default import default_dispatcher
-from tilewright.moe.form import Clamp, form, packed, rounds_in_product, sorts_at_once
+from tilewright.moe.form import FEW_ROWS, Clamp, form, packed, rounds_in_product, sorts_at_once
 from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained
 from tilewright.plan import Plan
 
@@ -129,6 +129,8 @@ def plan(
     scaling = Scaling(scale_a, scale_b, dtype_b, zero_b)
     scaling.check()
     on = chooses.device_for_planning().arch
+    rows, columns = tokens * k, inner * (2 if gated else 1)
+    whole = scaling.has_whole_blocks(inner) and rows > FEW_ROWS * experts
     how = form(
         activation,
         gated=gated,
@@ -136,10 +138,9 @@ def plan(
         bias=bias,
         clamp=clamp,
         rounded=scaling.quant,
-        whole_blocks=scaling.has_whole_blocks(inner) and rounds_in_product(on),
+        whole_blocks=whole and rounds_in_product(on),
         by_columns=scaling.by_columns,
     )
-    rows, columns = tokens * k, inner * (2 if gated else 1)
     asked: list[tuple[str, str, dict[str, Any]]] = []
     at_once = False
     if router is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.arrays import adopt, is_numpy, is_torch
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument, nearest
-from tilewright.moe.form import Clamp, Form, form, packed, rounds_in_product
+from tilewright.moe.form import FEW_ROWS, Clamp, Form, form, packed, rounds_in_product
 from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained, operands
 from tilewright.moe.steps import Steps
 from tilewright.number_array import of_number
@@ -130,9 +130,10 @@ def form_of(w1: Any, w2: Any, said: Options, recorded: bool, **of_experts: Any) 
     )
 
 
-def form_of_experts(w1: Any, w2: Any, said: Options, copied: bool) -> Form:
-    """The form of the experts that tokens choose. copied: see `are_copied`."""
+def form_of_experts(w1: Any, w2: Any, rows: int, said: Options, copied: bool) -> Form:
+    """The form of the experts that tokens choose. rows: choices. copied: see `are_copied`."""
     whole = w1.dtype == w2.dtype and said.scaling.has_whole_blocks(w2.shape[-1])
+    whole = whole and rows > FEW_ROWS * w1.shape[0]
     return form_of(
         w1,
         w2,
