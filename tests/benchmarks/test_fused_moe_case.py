@@ -125,6 +125,7 @@ def printed(script, **variables):
     return done.stdout.splitlines()
 
 
+@pytest.mark.turns(4)
 def test_the_rival_is_right_in_the_interpreter():
     found = dict(line.split(": ") for line in printed("moe_interpreted.py"))
     assert len(found) == 5
@@ -132,6 +133,7 @@ def test_the_rival_is_right_in_the_interpreter():
         assert float(far) < (0.8 if name.startswith("fp8") else 0.01), name
 
 
+@pytest.mark.turns(4)
 def test_calls_find_the_kernels_that_were_built_ahead(tmp_path):
     lines = printed("moe_compiled.py", TRITON_CACHE_DIR=str(tmp_path))
     assert lines == ["2 2", "4 4"]

@@ -50,16 +50,16 @@ FORMS = (
     # Vectors of 8 pixels that are read in pieces of 4.
     {**PLANES, "width": 12, "kernel_w": 4, "stride_w": 2, "pad_w": 2, "kernel_h": 2, **MEAN},
     # Windows whose lines are gone through in a loop.
-    {**PIXELS, "height": 16, "width": 15, "channels": 5, **THIRTEEN, "index": True},
+    {**PIXELS, "height": 14, "width": 13, "channels": 5, **THIRTEEN, "index": True},
     {
-        **PIXELS,
-        "height": 16,
-        "width": 15,
-        "channels": 4,
         **THIRTEEN,
-        "depth": 3,
-        "kernel_d": 2,
         **MEAN,
+        "images": 1,
+        "depth": 3,
+        "height": 14,
+        "width": 13,
+        "channels": 4,
+        "kernel_d": 2,
     },
     {**PLANES, "height": 14, "width": 16, **THIRTEEN, "mode": "min"},
 )

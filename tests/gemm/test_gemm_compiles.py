@@ -208,7 +208,7 @@ def hopper(store) -> dict:
     return {result.name: result for result in report.results}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(2, of="gluon products")
 @pytest.mark.grid(3)
 @pytest.mark.parametrize("kernel", GLUON, ids=lambda kernel: kernel.name)
 def test_gluon_gives_a_warp_to_the_copies_and_the_rest_to_wgmma(store, hopper, kernel):
@@ -227,7 +227,7 @@ def test_gluon_gives_a_warp_to_the_copies_and_the_rest_to_wgmma(store, hopper, k
     assert len(made.tensor_maps) == 1 + 2 * len(widths.parts(kernel.tile_n))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(2, of="gluon products")
 def test_odd_columns_are_products_side_by_side(store, hopper):
     """And no more: each step's wgmma are those of the parts' widths, and one wait; B comes in a box
     for each part."""
@@ -246,6 +246,7 @@ def test_odd_columns_are_products_side_by_side(store, hopper):
         assert [boxes[1], *boxes[3 : 2 + len(parts)]] == [(width, 64) for width in parts]
 
 
+@pytest.mark.turns(2, of="gluon products")
 @pytest.mark.parametrize("kernel", GLUON, ids=lambda kernel: kernel.name)
 def test_an_epilogues_vectors_are_fetched_before_the_sums(store, hopper, kernel):
     """Not if columns are paired, which leaves vectors of two lengths."""
@@ -271,6 +272,7 @@ def test_kernels_for_few_rows_load_an_epilogues_vectors_before_the_sums(store):
     assert products and len(loads) >= 2 and max(loads) < products.start()
 
 
+@pytest.mark.turns(2, of="gluon products")
 def test_each_warp_group_of_a_gluon_kernel_has_its_own_tensor_boxes(hopper):
     result = hopper[gluon(**LARGEST).name]
     assert [m.block_size for m in result.kernel.tensor_maps] == [(64, 64), (256, 64), (64, 64)]
