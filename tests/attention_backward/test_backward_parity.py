@@ -133,20 +133,19 @@ def test_each_problem_of_the_grid_has_a_kernel():
             assert any(own.supports(c, p, this) for c in configs), str(p)
 
 
+@pytest.mark.parametrize("name", ["dq", "dk", "dv"])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_heavy_row_of_dv_may_be_off_by_the_rounding_of_its_weights(seed):
-    """With sinks most weights are small, and the first keys have a few heavy ones. Rounded weights
-    move their rows by far more than the rms of all rows allows; light rows are held as before."""
+def test_a_heavy_row_may_be_off_by_the_rounding_of_its_weights(name, seed):
+    """With sinks most weights are small, and a few keys have heavy ones. Rounded weights move their
+    rows by far more than the rms of all rows allows; light rows are held by it."""
     rng = np.random.default_rng(seed)
-    p = AttentionBackwardProblem(
-        1, 12, 4096, 4096, 64, kv_heads=2, right=0, others="sinks", grads="dv"
-    )
-    weights, do = rng.uniform(0.3, 1.0, (2, 8)), rng.normal(size=(8, 64))
-    wanted = rng.normal(0.0, 0.02, (1, 4096, 2, 64))
-    wanted[0, 0] = weights @ do
+    p = AttentionBackwardProblem(1, 2, 4096, 4096, 64, right=0, others="sinks", grads="dq+dk+dv")
+    weights, beside = rng.uniform(0.3, 1.0, (2, 8)), rng.normal(size=(8, 64))
+    wanted = rng.normal(0.0, 0.01, (1, 4096, 2, 64))
+    wanted[0, 0] = weights @ beside
     found = wanted.copy()
-    found[0, 0] = arrays.rounded(weights, "bf16") @ do
-    allowed = family("attention_backward").tolerances(p, object())["dv"]
+    found[0, 0] = arrays.rounded(weights, "bf16") @ beside
+    allowed = family("attention_backward").tolerances(p, object())[name]
     assert verify.compare(found, wanted, allowed).ok
-    found[0, 3000] *= 1.05
+    found[0, 3000] *= 1.5
     assert not verify.compare(found, wanted, allowed).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.tolerances import uneven
@@ -50,7 +51,8 @@ def tolerances(
 
     A row of dV is a sum of rows of dO with weights, as a row of O is of rows of V, so its errors
     are shares of the row as well. Beside the rms of all rows they have no bound: with sinks most
-    weights are small, and the key of one heavy weight has a row a hundred times as long.
+    weights are small, and the key of one heavy weight has a row a hundred times as long. Rows of dQ
+    and dK have such errors too, beside those of terms that cancel.
     """
     scores = score_error(p.dtype, max(p.head_dim, p.head_dim_v), capped=p.softcap > 0)
     n_q, n_kv = p.q_len * p.group, p.kv_len
@@ -72,15 +74,18 @@ def tolerances(
     for one in operands(p):
         if one.written:
             count = max(1, terms[one.name])
+            by_row = softmax_row_tolerance(
+                p.dtype, one.dtype, count, scores, beside=_VALUES, further=further
+            )
             if one.name == "dv":
-                found["dv"] = softmax_row_tolerance(
-                    p.dtype, one.dtype, count, scores, beside=_VALUES, further=further
-                )
+                found["dv"] = by_row
                 continue
             among = max(spread, unseen) if one.name == "dk" else spread
             if one.name == "dq" and p.mask.kind != "none":
                 among *= _FEW_KEYS
             usual = softmax_tolerance(p.dtype, one.dtype, count, scores, among)
+            if one.name in ("dq", "dk"):
+                usual = replace(usual, by_row=by_row.by_row)
             magnitude = factors.get(one.name, 0.0) * math.sqrt(count)
             # A query of one key has dP = delta: its gradients are nothing but rounding.
             if wider and one.name == "dbias":
