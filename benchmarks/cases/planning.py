@@ -142,7 +142,7 @@ def learned(count: int = 1000) -> Samples:
         "read the model of one class": each(lambda one: one.get(lesson), files),
         "work out whether it is stale": each(lambda one: one.stale, read[1:]),
         f"walk {len(model.trees.roots)} trees for {CANDIDATES} kernels": each(
-            model.trees.values, [many] * count
+            model.trees.halves, [many] * count
         ),
         "read their features, walk and order those that are near the best estimate": each(
             partial(judged, model), some[1:]

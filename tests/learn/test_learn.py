@@ -320,7 +320,7 @@ def test_the_trees_are_lightgbms(sheets: list[train.Sheet]):
     trees.check(len(features), "here")
     assert max(map(trees.feature.__getitem__, trees.roots)) >= 0
     np.testing.assert_allclose(trees.values(x), booster.predict(x), rtol=0, atol=1e-12)
-    assert trees.values(x).tolist() == trees.in_numpy(x).tolist()
+    assert trees.halves(x).tolist() == trees.in_numpy(x).tolist()
 
 
 def test_too_few_kernels_are_one_sentence(sheets: list[train.Sheet]):

@@ -10,7 +10,7 @@ from tilewright.arch.model import Device
 from tilewright.select.features import Described
 from tilewright.select.model import Feature, Model
 from tilewright.select.probes import taken
-from tilewright.select.trees import LEAF, Trees
+from tilewright.select.trees import LEAF, Trees, joined
 
 
 def planted(
@@ -39,10 +39,10 @@ def planted(
     features = [Feature(name, tuple(sorted(said))) for name, said in words.items()]
     features += [Feature(name, (), float(low[name]), float(high[name])) for name in low]
     code = features[0].words.index(pipeline)
-    # below code, at it, above it
-    trees = Trees(
+    # below code, at it, above it; two alike, whose halves agree
+    tree = Trees(
         feature=(0, LEAF, 0, LEAF, LEAF),
-        threshold=(code - 0.5, 0.0, code + 0.5, -gain, 0.0),
+        threshold=(code - 0.5, 0.0, code + 0.5, -gain / 2, 0.0),
         left=(1, 0, 3, 0, 0),
         right=(2, 0, 4, 0, 0),
         roots=(0,),
@@ -56,7 +56,7 @@ def planted(
         "devices": (device.name,),
         "versions": {"tilewright": "0.1.0"},
         "features": tuple(features),
-        "trees": trees,
+        "trees": joined([tree, tree]),
         "least_gain": 0.01,
     }
     model = Model(**{**said, "probes": (), **more})

@@ -7,6 +7,7 @@ import json
 import pickle
 import random
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tilewright.errors import BadArgument, BadFile
 from tilewright.select import trees as trees_module
 from tilewright.select.constraints import Constraints
 from tilewright.select.features import Described
-from tilewright.select.learned import FARTHEST, Learned, judged
+from tilewright.select.learned import CAUTION, FARTHEST, Learned, judged
 from tilewright.select.model import SCHEMA, Asked, Feature, Models, gather, load, save
 from tilewright.select.trees import LEAF, Trees
 from tilewright.verdict import YES, no
@@ -248,6 +249,27 @@ def test_a_plan_takes_estimates_once_whether_the_model_chooses_or_not(model: Any
     assert (chosen.selector, len(counted)) == ("learned" if model is MODEL else "analytical", 1)
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.1, 0.9])
+def test_the_more_its_halves_disagree_the_less_it_expects(apart: float):
+    """One half expects that gain more, the other that much less: their mean is the same."""
+    first, second = pairwise((*MODEL.trees.roots, len(MODEL.trees.feature)))
+    values = [
+        value + (0 if feature >= 0 or not value else apart / 2 if at < first[1] else -apart / 2)
+        for at, (feature, value) in enumerate(
+            zip(MODEL.trees.feature, MODEL.trees.threshold, strict=True)
+        )
+    ]
+    model = replace(MODEL, trees=replace(MODEL.trees, threshold=tuple(values)))
+    assert second[1] == len(values)
+    found = judged(model, Described(PROBLEM, SERVING, H200))
+    assert not isinstance(found, str)
+    best = GEMM.estimate(chosen(MODEL)[0].config, PROBLEM, H200).total_us
+    of_first = GEMM.estimate(FIRST, PROBLEM, H200).total_us
+    gain = np.log(of_first / best) + 0.5 - CAUTION * apart
+    assert found.gain == pytest.approx(max(gain, 0), abs=1e-6)
+    assert (found.order[0] == found.first) == (gain < 0) == (apart == 0.9)
+
+
 def test_no_candidates():
     assert "no kernel" in why_silent(MODEL, configs=[])
 
@@ -285,11 +307,12 @@ def test_c_and_numpy_give_the_same_bits(count: int):
     found.check(7, "here")
     x = np.array([[rng.gauss(0, 1) for _ in range(7)] for _ in range(count)]).reshape(count, 7)
     x[:, ::3] = x[:1, ::3]  # as of a problem that all kernels share
-    assert found.values(x).tolist() == found.in_numpy(x).tolist()
+    assert found.halves(x).tolist() == found.in_numpy(x).tolist()
     # One by one: no row depends on others.
     assert [found.values(x[i : i + 1])[0] for i in range(count)] == found.values(x).tolist()
     nodes = [by_hand(found, row) for row in x.tolist()]
-    assert found.values(x).tolist() == nodes
+    assert found.halves(x).T.tolist() == nodes
+    assert found.values(x).tolist() == [one + other for one, other in nodes]
 
 
 def test_a_copy_of_trees_that_walked_has_addresses_of_its_own():
@@ -300,14 +323,15 @@ def test_a_copy_of_trees_that_walked_has_addresses_of_its_own():
     assert copied.values(x).tolist() == told.tolist()
 
 
-def by_hand(found: Trees, row: list[float]) -> float:
-    total = 0.0
-    for root in found.roots:
+def by_hand(found: Trees, row: list[float]) -> list[float]:
+    """Of each half of the trees."""
+    total = [0.0, 0.0]
+    for number, root in enumerate(found.roots):
         at = root
         while found.feature[at] != LEAF:
             right = row[found.feature[at]] > found.threshold[at]
             at = (found.right if right else found.left)[at]
-        total += found.threshold[at]
+        total[number >= len(found.roots) // 2] += found.threshold[at]
     return total
 
 
@@ -372,8 +396,11 @@ def written(path: Path, model: Any, more: dict[str, Any] | None = None) -> Path:
 
 
 def changed(**trees: Any) -> Any:
+    """The model with the first of its two trees, changed."""
     stated = json.loads(json.dumps(asdict(MODEL)))
-    stated["trees"] |= trees
+    nodes = stated["trees"].pop("roots")[1]
+    first = {name: values[:nodes] for name, values in stated["trees"].items()}
+    stated["trees"] = {**first, "roots": [0], **trees}
     return stated
 
 

@@ -35,6 +35,8 @@ BESIDE = 0.3
 BEYOND = 0.1
 """The share of kernels beyond the dispatcher's space from which on it is no chance that they were
 measured."""
+MOST_ASKED = 512
+"""Kernels that are rules and estimates of no more than a plan has time for."""
 LEAST_BEND = 0.002
 """Second derivatives below this would make steps too long."""
 MOST_WORDS = 16
@@ -104,18 +106,30 @@ def asked_of(feature: Feature, sheets: Sequence[Sheet]) -> Feature:
 
 
 def wide(sheets: Sequence[Sheet]) -> bool:
-    """Whether kernels that a dispatcher does not choose from were measured too: more than there may
-    be of kernels that it chose from once."""
+    """Whether kernels that a dispatcher does not choose from were measured too, more than there may
+    be of kernels that it chose from once, and a dispatcher has the time to ask about them."""
     spaces: dict[Any, set[Any]] = {}
+
+    def expanded(space: Any, this: Any) -> set[Any]:
+        if (key := (this.name, space.key)) not in spaces:
+            spaces[key] = {*space.expand(this).configs}
+        return spaces[key]
+
     beyond = count = 0
     for sheet in sheets:
         problem, this = sheet.block.problem, arch(sheet.block.device.arch)
-        space = ops.family(problem.family).default_space(problem, this)
-        if (key := (this.name, space.key)) not in spaces:
-            spaces[key] = {*space.expand(this).configs}
-        beyond += sum(config not in spaces[key] for config in sheet.block.us)
+        usual = expanded(ops.family(problem.family).default_space(problem, this), this)
+        beyond += sum(config not in usual for config in sheet.block.us)
         count += len(sheet.block.us)
-    return beyond > BEYOND * count
+    if beyond <= BEYOND * count:
+        return False
+    for sheet in sheets:
+        problem, this = sheet.block.problem, arch(sheet.block.device.arch)
+        family = ops.family(problem.family)
+        more = [expanded(space, this) for space in family.tuning_spaces(problem, this)]
+        if sum(map(len, more)) > MOST_ASKED:
+            return False
+    return True
 
 
 def _words(columns: Sequence[Any]) -> tuple[str, ...]:

@@ -28,6 +28,15 @@ FARTHEST = 2.0
 """Times the least estimate. A kernel that is estimated to take longer is left to the estimate: the
 fastest one measured was estimated at over twice for 13 problems of 3,697 (docs/learning.md)."""
 
+CAUTION = 0.4
+"""The two halves of a model learned the same in different ways. Of how far each is from their mean,
+this share is added to the time expected of a kernel, as it is beside the estimate's first. So where
+they disagree, the estimate's first stays the likelier. Held out, the mean is as without; of kernels
+that take over 5 % more than the estimate's first there are a fifth less (docs/learning.md)."""
+
+MOST_POOLS = 64
+"""Kept, of kernels that serve a kind of problem."""
+
 _MOST = 700.0
 """Beyond, an exponential is infinite."""
 
@@ -103,6 +112,8 @@ class Learned:
         spaces = [family.default_space(problem, this), *family.tuning_spaces(problem, this)]
         key = (this.name, *(space.key for space in spaces))
         if key not in self._pools:
+            if len(self._pools) >= MOST_POOLS:
+                self._pools.pop(next(iter(self._pools)), None)
             found = (config for space in spaces for config in space.expand(this).configs)
             self._pools[key] = Pool(tuple(dict.fromkeys(found)))
         pool = self._pools[key]
@@ -165,7 +176,7 @@ class Learned:
 class _Judged:
     """What a model says of kernels.
 
-    expected: microseconds of each kernel in `order`, by its place.
+    expected: microseconds of each kernel in `order`, by its place; with `CAUTION`.
     order: places in the pool of those that it can judge, the least time first; equal ones as the
         estimate has them.
     first: the place of the estimate's first.
@@ -203,7 +214,10 @@ def judged(model: Model, described: Described) -> _Judged | str:
             f"{name}, the estimate's first, is unlike the kernels that it learned from"
         )
     places, x = places[seen], x[seen] if not seen.all() else x
-    expected = np.round(np.log(described.us[places]) + model.trees.values(x), DIGITS)
+    one, other = model.trees.halves(x)
+    apart = one - other
+    doubt = CAUTION * np.abs(apart - apart[0])
+    expected = np.round(np.log(described.us[places]) + one + other + doubt, DIGITS)
     ranks = np.argsort(expected, kind="stable")
     order = places[ranks].tolist()
     # A model knows ratios: the estimate's first is taken to be estimated right.

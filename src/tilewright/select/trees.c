@@ -57,7 +57,8 @@ static void add(double value, uint64_t set, double *totals)
         totals[__builtin_ctzll(set)] += value;
 }
 
-/* Add to `totals` of each row the values of the leaves that it comes to, one tree after another.
+/* Add to `totals` of each row the values of the leaves that it comes to, one tree after another:
+   those of the first half of the trees to the first `rows` totals, the others to those behind.
 
    x: of each feature the values of `rows` rows. first: of each of `width` features its first cut,
    and behind the last one the number of cuts. thresholds: of each cut. nodes: of all trees. roots:
@@ -74,6 +75,8 @@ void walk(const double *x, int64_t rows, int64_t width, const int32_t *first,
             sort_rows(x + at * rows, rows, thresholds + first[at], first[at + 1] - first[at],
                       sets + first[at] * words, words);
     for (int64_t tree = 0; tree < trees; tree++) {
+        if (tree == trees / 2)
+            totals += rows;
         for (int64_t word = 0; word < words; word++)
             reach[word] = ~(uint64_t)0;
         if (rows % BITS)

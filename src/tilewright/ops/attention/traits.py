@@ -39,7 +39,8 @@ def traits(p: AttentionProblem, c: Columns, device: Device) -> Mapping[str, Each
 def filling(
     p: AttentionProblem, device: Device, rows: Each, tile: Each, heads: Each, steps: Each
 ) -> dict[str, Each]:
-    """How far tiles of so many of `rows`, for so many heads, fill problem and device."""
+    """How far tiles of so many of `rows`, for so many heads, fill problem and device. Head dims are
+    words: kernels are of one, and another one's say nothing of them."""
     import numpy as np
 
     queries, keys = p.lengths
@@ -47,6 +48,7 @@ def filling(
     tiles = counts * heads * p.batch
     filled = tiles / device.compute_units
     return {
+        "head dims": f"{p.head_dim} and {p.head_dim_v}",
         "queries": queries,
         "keys": keys,
         "group": p.group,
