@@ -10,7 +10,7 @@ that lose most: of these the kernel that is served, the estimate's first, and th
 record. Of other problems of 64 kernels and more, by chance, it takes 64 kernels each: there the
 kernel that the record has as the fastest is judged as a model's choice is. `measure` times each
 pair `TAKES` times, with operands of its own each time, of more samples than the record has.
-`judge` writes what the kernels are worth now into learned_again_h200.json.
+`judge` writes what the kernels are worth now into learned_again_h200.json; it needs no GPU.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def draw(_args: argparse.Namespace) -> None:
     from tilewright.measure.designs import Design, Sample
 
     pairs: dict[Any, tuple[Any, ...]] = {}
+    made: dict[Any, dict[str, Any]] = {}
     for lesson, judged in held_out():
         worst = sorted(judged, key=lambda one: one[2])
         for some in (worst, [one for one in worst if len(one[0].us) >= ENOUGH]):
@@ -72,10 +73,28 @@ def draw(_args: argparse.Namespace) -> None:
             ranked = {b.problem: sorted(b.us, key=b.us.__getitem__) for b in blocks}
             design = Design(ENOUGH, first=FASTEST)
             pairs |= covered(ranked, lambda _: "", design, BUILT, WHOLE)
+        made |= {one[0].problem: _made(lesson, *one) for one in judged if one[0].problem in pairs}
         print(lesson, len(pairs), sum(map(len, pairs.values())), flush=True)
-    sample = Sample(tuple(pairs.items()), {})
+    sample = Sample(tuple(pairs.items()), {"judged": [made[problem] for problem in pairs]})
     sample.save(SAMPLE)
     print(f"{len(pairs)} problems, {len(sample.configs)} kernels, {sample.count} pairs")
+
+
+def _made(lesson: str, block: Any, verdict: Any, share: float) -> dict[str, Any]:
+    """What the record says of a problem when it is drawn: kernels, and what they are worth."""
+    served = verdict.learned if share == verdict.share[1] else verdict.estimated
+    return {
+        "class": lesson,
+        "problem": str(block.problem),
+        "fastest": verdict.best.name,
+        "served": served.name,
+        "estimate": verdict.estimated.name,
+        "shares": [_percent(share), _percent(verdict.share[0])],
+    }
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 2)
 
 
 def _sample(arch: str) -> Any:
@@ -115,54 +134,56 @@ def measure(args: argparse.Namespace) -> None:
 
 
 def judge(args: argparse.Namespace) -> None:
-    from tilewright import ops
     from tilewright.learn import judge as learned
     from tilewright.learn import matrix
 
-    times: dict[Any, dict[Any, list[float]]] = {}
+    times: dict[Any, dict[str, list[float]]] = {}
     for cell in matrix.read([args.run]):
         if cell.us is not None:
-            config = ops.family_of(cell.kernel).parse_name(cell.kernel)
-            times.setdefault(cell.problem, {}).setdefault(config, []).append(math.log(cell.us))
-    found: dict[str, Any] = {}
-    for lesson, judged in held_out():
-        again: list[dict[str, Any]] = []
-        for block, verdict, share in judged:
-            us = {
-                config: math.exp(sum(logs) / len(logs))
-                for config, logs in times.get(block.problem, {}).items()
+            times.setdefault(cell.problem, {}).setdefault(cell.kernel, []).append(cell.us)
+    sample = _sample("sm_90")
+    worst: dict[str, list[dict[str, Any]]] = {}
+    whole: dict[str, list[dict[str, Any]]] = {}
+    for (problem, _), made in zip(sample.pairs, sample.made["judged"], strict=True):
+        us = {name: math.exp(sum(map(math.log, t)) / len(t)) for name, t in times[problem].items()}
+        of = whole if len(us) >= ENOUGH - 2 else worst
+        of.setdefault(made["class"], []).append(_again(made, us, times[problem]))
+    result = {"lose most": _sorted(worst), "of 64 kernels": _sorted(whole), "in short": {}}
+    for name, of in (("lose most", worst), ("of 64 kernels", whole)):
+        for lesson, some in of.items():
+            found = {
+                word: learned.figures_of([(one[word][1] / 100, 1) for one in some])
+                for word in ("the record's fastest", "served", "the estimate's first")
             }
-            if {verdict.best, verdict.learned, verdict.estimated} <= us.keys():
-                again.append(_again(block, verdict, share, us))
-        whole = [one for one in again if one["kernels"] >= ENOUGH - 2]
-        oracle = [(one["the record's fastest, now"] / 100, 1) for one in whole]
-        found[lesson] = {
-            "lose most": sorted((one for one in again if one not in whole), key=_then),
-            "of 64 kernels": whole,
-            "the record's fastest of 64": learned.figures_of(oracle) if oracle else None,
-        }
-        print(lesson, json.dumps(found[lesson], ensure_ascii=False)[:2000], flush=True)
-    RECORD.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+            short = {word: learned_records.shown(one) for word, one in found.items()}
+            then = learned.figures_of([(one["served"][0] / 100, 1) for one in some])
+            short |= {"problems": len(some), "served, in the record": learned_records.shown(then)}
+            result["in short"].setdefault(name, {})[lesson] = short
+            print(name, lesson, json.dumps(short, ensure_ascii=False), flush=True)
+    RECORD.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
-def _then(one: Mapping[str, Any]) -> float:
-    return float(one["served, in the record"])
+def _sorted(of: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    return {lesson: sorted(some, key=lambda one: one["served"][0]) for lesson, some in of.items()}
 
 
-def _again(block: Any, verdict: Any, share: float, us: Mapping[Any, float]) -> dict[str, Any]:
-    """What kernels are worth in both runs, in percent of the fastest one timed in each."""
-    served = verdict.learned if share == verdict.share[1] else verdict.estimated
-    best = min(us, key=us.__getitem__)
+def _again(
+    made: Mapping[str, Any], us: Mapping[str, float], takes: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    """What kernels are worth, in percent of the fastest one timed: in the record, and now; and by
+    how much the two takes of a kernel differ, in percent, at the median."""
+    least = min(us.values())
+    then = made["shares"]
+    apart = sorted(max(t) / min(t) - 1 for t in takes.values())
     return {
-        "problem": str(verdict.problem),
+        "problem": made["problem"],
         "kernels": len(us),
-        "served, in the record": round(100 * share, 2),
-        "served, now": round(100 * us[best] / us[served], 2),
-        "the estimate's first, in the record": round(100 * verdict.share[0], 2),
-        "the estimate's first, now": round(100 * us[best] / us[verdict.estimated], 2),
-        "the record's fastest, now": round(100 * us[best] / us[verdict.best], 2),
-        "the fastest, now": best.name,
-        "served": served.name,
+        "served": [then[0], _percent(least / us[made["served"]])],
+        "the estimate's first": [then[1], _percent(least / us[made["estimate"]])],
+        "the record's fastest": [100.0, _percent(least / us[made["fastest"]])],
+        "takes apart": _percent(apart[len(apart) // 2]),
+        "fastest now": min(us, key=us.__getitem__),
+        "kernels of these": [made["served"], made["estimate"], made["fastest"]],
     }
 
 
