@@ -199,14 +199,14 @@ def _any(p: Any) -> bool:
 
 
 CLASSES |= {
-    "gemm_fp8_many": _many("gemm_fp8", 48, 130, _few_rows),
-    "gemm_many": _many("gemm", 30, 130, _any),
-    "conv_weights_many": _many("conv_weights", 25, 130, _one_tap),
-    "conv_data_many": _many("conv_data", 25, 130, _one_tap),
-    "conv_forward_many": _many("conv_forward", 25, 130, _one_tap),
-    "conv_weights_tuned": _tuned("conv_weights", 30, 200, _several_taps),
-    "conv_forward_tuned": _tuned("conv_forward", 30, 200, _several_taps),
-    "conv_data_tuned": _tuned("conv_data", 30, 280, _several_taps),
+    "gemm_fp8_many": _many("gemm_fp8", 40, 130, _few_rows),
+    "gemm_many": _many("gemm", 16, 130, _any),
+    "conv_weights_many": _many("conv_weights", 10, 100, _one_tap),
+    "conv_data_many": _many("conv_data", 10, 100, _one_tap),
+    "conv_forward_many": _many("conv_forward", 10, 100, _one_tap),
+    "conv_weights_tuned": _tuned("conv_weights", 22, 200, _several_taps),
+    "conv_forward_tuned": _tuned("conv_forward", 22, 200, _several_taps),
+    "conv_data_tuned": _tuned("conv_data", 22, 280, _several_taps),
     "gemm_tuned": _tuned("gemm", 10, 100, _any),
 }
 
