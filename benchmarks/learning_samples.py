@@ -148,7 +148,7 @@ CLASSES = {
     "attention": Class(
         partial(_attentions, "attention:prefill", "attention:decode"),
         lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v),
-        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.12, True,
+        90, Design(64, slowest=SLOWEST, pool=96), 1e11, 0.12, True,
     ),
     "gemm_fp16": Class(
         _halves, lambda p: (p.n, p.k), 120, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.08,
