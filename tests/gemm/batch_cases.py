@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 from gemm_cases import TILE, config, signatures
 
 from tilewright.arch import arch
@@ -134,3 +135,13 @@ def problem(m: int, n: int, k: int, strides: str, fields: dict[str, object]) -> 
         },
     }
     return GemmProblem(m, n, k, **given, **room[strides])
+
+
+def label(case) -> str:
+    kernel, given = case
+    strides = ",".join(map(str, given.batch_strides[:3]))
+    return f"{kernel.pipeline}-{kernel.scheduler}-{given.layout}-{given.dtype_a}-{strides}"
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
