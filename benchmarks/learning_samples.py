@@ -44,6 +44,7 @@ class Class:
     share: of the time.
     tuned: whether kernels that only a tuning chooses from are drawn too.
     built: of all problems together, at most so many kernels (`learning_many`); 0: `design` says.
+    kind: of which kinds as many problems are taken then; None: the family's.
     """
 
     problems: Callable[[], Sequence[Any]]
@@ -54,6 +55,7 @@ class Class:
     share: float
     tuned: bool
     built: int = 0
+    kind: Callable[[Any], str] | None = None
 
 
 def _listed(*sets: str) -> Sequence[Any]:
@@ -92,6 +94,31 @@ def _between(multiples: Multiples = (1, 1, 1)) -> list[tuple[int, int, int]]:
 def _gemms() -> list[Any]:
     drawn = [GemmProblem(*size) for size in _between()]
     return [*dict.fromkeys([*_listed("gemm:full"), *drawn])]
+
+
+LEAST_ROWS = 65
+"""Of layers with gradients."""
+SECTOR, UNITS = 16, 132
+"""16-bit numbers of a sector of L2; compute units of an H200."""
+
+
+def _layers_gradients() -> list[Any]:
+    """What the backward pass of a layer multiplies, x [M, K] and weights [N, K]: of x a product in
+    layout `rrr`, of the weights one in `crr`."""
+    return [
+        GemmProblem(*size, layout=layout)
+        for m, n, k in dict.fromkeys(_between())
+        if m >= LEAST_ROWS
+        for size, layout in (((m, k, n), "rrr"), ((n, k, m), "crr"))
+    ]
+
+
+def _limits(p: Any) -> str:
+    """The layout, whether compute units have a tile each, and whether rows begin at sectors: so
+    many kinds take their time for different things."""
+    tiles = "few" if -(-p.m // 128) * -(-p.n // 128) < UNITS else "many"
+    rows = "whole" if p.lda % SECTOR == p.ldb % SECTOR == 0 else "askew"
+    return f"{p.layout}, {tiles} tiles, rows {rows}"
 
 
 def _fp8() -> list[Any]:
@@ -207,6 +234,17 @@ CLASSES |= {
     "conv_weights_tuned": _tuned("conv_weights", 22, 200, _several_taps),
     "conv_forward_tuned": _tuned("conv_forward", 22, 200, _several_taps),
     "conv_data_tuned": _tuned("conv_data", 22, 280, _several_taps),
+    "gemm_gradients": Class(
+        _layers_gradients,
+        lambda p: (p.layout, p.m, p.n, p.k),
+        48,
+        Design(40, first=20, slowest=1.3),
+        2.5e11,
+        0.05,
+        True,
+        240,
+        _limits,
+    ),  # fmt: skip
     "gemm_tuned": _tuned("gemm", 10, 100, _any),
 }
 
@@ -265,7 +303,7 @@ def draw(name: str) -> Sample:
         more = designs.in_range(problems, _tuning, device, of.design.slowest)
         first = of.design.first
         ranked = {p: [*order[:first], *more.get(p, ())] for p, order in ranked.items()}
-    kind = ops.family(problems[0].family).kind
+    kind = of.kind or ops.family(problems[0].family).kind
     pairs = covered(ranked, kind, of.design, of.built, of.count)
     return Sample(tuple(pairs), designs.made_by(of.design, device))
 
