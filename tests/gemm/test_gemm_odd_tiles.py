@@ -171,7 +171,7 @@ FP8 = {"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}
 MIDDLE_LIST, FP8_LIST = ("default_middle",), ("default_middle_fp8",)
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(8)
 @pytest.mark.parametrize(
     ("fields", "lists"),
     [
@@ -181,7 +181,9 @@ MIDDLE_LIST, FP8_LIST = ("default_middle",), ("default_middle_fp8",)
         ({"m": 2049}, ()),
         ({"dtype_a": "fp16"}, MIDDLE_LIST),
         ({"dtype_a": "int8"}, ()),
-        ({"layout": "rrr"}, ()),
+        ({"layout": "rrr"}, MIDDLE_LIST),
+        ({"layout": "crr"}, MIDDLE_LIST),
+        ({"layout": "rcc"}, ()),
         ({"epilogue": "bias"}, MIDDLE_LIST),
         ({"batching": "strided", "batch": 2}, ()),
         (FP8, FP8_LIST),

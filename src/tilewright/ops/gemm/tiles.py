@@ -144,7 +144,8 @@ def middle(problem: GemmProblem) -> tuple[Tile, ...]:
     """The tiles that the default space has because they won in the shipped tables for such M. int8
     does not have them: the estimate chose worse with them."""
     p = problem
-    plain = p.layout == "rcr" and p.batching == "none" and epilogues.fold(p.epilogue) == 1
+    plain = p.layout[1:] in ("cr", "rr") and p.batching == "none"
+    plain = plain and epilogues.fold(p.epilogue) == 1
     if not plain or p.pre_a or p.pre_b or scales.count(p) or DTYPES[p.dtype_c].bits != 16:
         return ()
     in_middle = LEAST_M <= p.m <= MOST_M
