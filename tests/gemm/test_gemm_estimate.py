@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -288,6 +289,24 @@ def test_rows_that_lie_across_k_are_narrow_in_narrow_accumulators():
         assert reads(tile_n, "rrr") > longer * reads(tile_n, "rcr")
     # 8200 is no multiple of 64 columns: the last tile's rows are filled with zeros in part.
     assert reads(128, "rrr", 8200) > reads(128, "rcr", 8200)
+
+
+def test_whole_rows_of_one_operand_take_their_time_beside_askew_rows_of_the_other():
+    """8200 16-bit numbers are no whole sectors: rows of B lie askew where N is innermost."""
+    kernel = config(
+        layout="rrr", tile_n=128, num_warps=8, num_stages=4, pipeline="gluon_ws",
+        scheduler="persistent",
+    )  # fmt: skip
+
+    def reads(tile_m, n):
+        of = GemmProblem(8192, n, 8192, layout="rrr")
+        terms = FAMILY.estimate(replace(kernel, tile_m=tile_m), of, H200).terms
+        tiles = math.ceil(8192 / tile_m) * math.ceil(n / 128)
+        return dict(terms)["L2"] / math.ceil(tiles / H200.compute_units)
+
+    whole = reads(256, 8192) - reads(128, 8192)  # of 128 rows of A
+    assert reads(256, 8200) - reads(128, 8200) == pytest.approx(whole, rel=0.05)
+    assert reads(128, 8200) > 1.25 * reads(128, 8192)
 
 
 def test_few_tiles_have_no_more_workgroups_than_a_tile_can_have():

@@ -137,7 +137,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     short = tiles / units * whole_steps * step.read < GEMM.SHORT_US
     read = step.read * physics.port_share(device) / _port_share(c, cold, short, device)
     read = _across_us(asked, p, read)
-    read = np.maximum(read, _rows_us(asked, p))
+    read = np.maximum(read, _rows_us(asked, p, read))
     body = _steps_us(step, steps, waves, at_once, read, waits)
     meeting = each(c, _meeting_us, device) * np.where(each(c, _meets_again, device), rounds, 1)
     if two_stages.any():
@@ -286,26 +286,34 @@ def _by_pointers(c: GemmConfig) -> bool:
     return pipelines.of(c).reads == "pointers"
 
 
-def _rows_us(c: Each, p: GemmProblem) -> Each:
+def _rows_us(c: Each, p: GemmProblem, read: Each) -> Each:
     """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle
-    of the copy engine's last step; the average of all steps."""
+    of the copy engine's last step; the average of all steps. Where one operand's rows lie askew and
+    the other's do not, the other's take their share of `read`, the time of whole rows."""
     pointers, steps = each(c, _by_pointers), np.ceil(p.k / c.tile_k)
     ends_outside = (p.k % c.tile_k > 0) & (pointers ^ True)
     strides = ((p.dtype_a, p.lda), (p.dtype_b, p.ldb))
-    even = all(DTYPES[of].size(ld) % DEVICE.SECTOR_BYTES == 0 for of, ld in strides)
-    if even and not ends_outside.any():
+    uneven = [DTYPES[of].size(ld) % DEVICE.SECTOR_BYTES > 0 for of, ld in strides]
+    if not any(uneven) and not ends_outside.any():
         return 0.0
     askew = np.where(pointers, GEMM.ASKEW_POINTERS_US, DEVICE.ASKEW_ROW_US)
     found: Each = 0.0
-    for letter, by_k, tile, leading, dtype in (
-        (p.layout[0], "r", c.tile_m, p.lda, p.dtype_a),
-        (p.layout[1], "c", c.tile_n, p.ldb, p.dtype_b),
+    bytes_ = sum(
+        DTYPES[of].size(tile * c.tile_k)
+        for of, tile in ((p.dtype_a, c.tile_m), (p.dtype_b, c.tile_n))
+    )
+    for letter, by_k, tile, askew_rows, dtype in (
+        (p.layout[0], "r", c.tile_m, uneven[0], p.dtype_a),
+        (p.layout[1], "c", c.tile_n, uneven[1], p.dtype_b),
     ):
         size = DTYPES[dtype].size
+        if any(uneven) and not askew_rows:
+            found += read * size(tile * c.tile_k) / bytes_ * steps
+            continue
         along = letter == by_k
         long, rows = (c.tile_k, tile) if along else (tile, c.tile_k)
         rows = rows * -(-size(long) // DEVICE.ROW_BYTES)
-        one = askew * (size(leading) % DEVICE.SECTOR_BYTES > 0)
+        one = askew * askew_rows
         last = np.where(ends_outside & along, DEVICE.OUTSIDE_ROW_US, one)
         found += rows * ((steps - 1) * one + last)
     return found / np.maximum(1, steps)
