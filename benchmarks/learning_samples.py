@@ -244,7 +244,7 @@ CLASSES |= {
         True,
         240,
         _limits,
-    ),  # fmt: skip
+    ),
     "gemm_tuned": _tuned("gemm", 10, 100, _any),
 }
 
