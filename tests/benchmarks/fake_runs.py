@@ -10,7 +10,7 @@ from test_comparison import OURS, TIMES, Fake
 import claims
 from cases import Case
 from comparison import Field, NothingToCompare, VendorWrong, compared
-from run import run_case
+from one_case import run_case
 from tilewright.arch import arch
 
 NEVER = math.inf

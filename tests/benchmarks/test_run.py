@@ -8,14 +8,14 @@ import pytest
 from fake_runs import NEVER, Bench, case, ran, steps
 
 import cases
-import run
+import one_case
 from cases import HostTimes, InGraphs, Part, Programs
-from run import run_case
+from one_case import run_case
 
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
-    monkeypatch.setattr(run, "environment", lambda: {"commit": None})
+    monkeypatch.setattr(one_case, "environment", lambda: {"commit": None})
 
 
 def test_a_case_becomes_a_claim_with_its_command():
@@ -128,9 +128,9 @@ def test_a_problem_on_which_the_vendor_is_wrong_is_left_out_and_named():
 
 def test_the_budget_ends_a_case_before_a_problem_that_would_not_fit(monkeypatch):
     clock = [1000.0]
-    monkeypatch.setattr(run.time, "time", lambda: clock[0])
+    monkeypatch.setattr(one_case.time, "time", lambda: clock[0])
     bench = Bench(seconds=10.0, clock=clock)
-    with pytest.raises(run.Late, match="left out 2 of 4"):
+    with pytest.raises(one_case.Late, match="left out 2 of 4"):
         ran(case(problems="abcd"), bench, deadline=1029.0)
     assert len(bench.seeds) == 2
 
@@ -174,7 +174,7 @@ def test_a_program_that_fails_costs_itself_alone():
 
 def test_the_budget_leaves_out_programs_by_name(monkeypatch):
     clock = [1000.0]
-    monkeypatch.setattr(run.time, "time", lambda: clock[0])
+    monkeypatch.setattr(one_case.time, "time", lambda: clock[0])
 
     def slow():
         clock[0] += 10.0
@@ -184,7 +184,7 @@ def test_the_budget_leaves_out_programs_by_name(monkeypatch):
     samples = {"ours": [10.0] * 10, "vendor": [20.0] * 10}
     known = {"model-d": {"problem": "model-d", "samples": samples, "configs": []}}
     said = []
-    with pytest.raises(run.Late, match=r"^left out 1 of 4 programs: model-c$"):
+    with pytest.raises(one_case.Late, match=r"^left out 1 of 4 programs: model-c$"):
         run_case(
             Programs("models", "all", "torch", programs), Bench, 1029.0,
             lambda *words: said.append(words), known,

@@ -10,16 +10,18 @@ from fake_runs import NEVER, Bench, case, ran, steps
 import ahead
 import cases
 import claims
+import one_case
 import run
 import run_file
 from cases import InGraphs, Programs
-from run import Report, run_case
+from one_case import run_case
+from run import Report
 from run_file import Earlier
 
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
-    monkeypatch.setattr(run, "environment", lambda: {"commit": None})
+    monkeypatch.setattr(one_case, "environment", lambda: {"commit": None})
 
 
 HERE = {"commit": "c0ffee", "changed": False, "gpu": "NVIDIA H200"}
@@ -68,7 +70,8 @@ def test_shares_of_a_case_are_the_case(tmp_path, monkeypatch):
     real = cases.every
     monkeypatch.setattr(cases, "_declared", lambda: iter([case("a", "abc")]))
     monkeypatch.setattr(claims.save, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(run, "environment", lambda: HERE)
+    for module in (run, one_case):
+        monkeypatch.setattr(module, "environment", lambda: HERE)
     monkeypatch.setenv(cases.SHARE, "0/1")
     monkeypatch.setattr(run, "compile_ahead", lambda known, deadline: None)
 
@@ -114,12 +117,13 @@ def test_what_files_can_claim_is_claimed_before_anything_is_measured(
     }  # fmt: skip
     monkeypatch.setattr(cases, "every", lambda: every)
     monkeypatch.setattr(claims.save, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(run, "environment", lambda: HERE)
+    for module in (run, one_case):
+        monkeypatch.setattr(module, "environment", lambda: HERE)
     done = []
     monkeypatch.setattr(run, "compile_ahead", lambda known, deadline: done.append([*known]))
 
     def worker(known, measures, names, deadline):
-        until = deadline if measures else run.PAST
+        until = deadline if measures else one_case.PAST
         for name in names:
             said = []
             yield "begin", name
@@ -128,7 +132,7 @@ def test_what_files_can_claim_is_claimed_before_anything_is_measured(
                     every[name], Bench, until, lambda *it, to=said: to.append(it), known[name]
                 )
                 said.append(("claims", found))
-            except run.Late as late:
+            except one_case.Late as late:
                 said.append(("late", str(late)))
             for word, what in said:
                 if word in ("claim", "claims"):

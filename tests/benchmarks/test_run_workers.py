@@ -12,6 +12,7 @@ from fake_runs import NEVER, case, claim, script
 
 import cases
 import claims
+import one_case
 import run
 import run_file
 from cases import Programs
@@ -21,7 +22,7 @@ from run_file import Earlier
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
-    monkeypatch.setattr(run, "environment", lambda: {"commit": None})
+    monkeypatch.setattr(one_case, "environment", lambda: {"commit": None})
 
 
 def test_the_rest_goes_on_after_a_case_that_fails():
@@ -76,7 +77,7 @@ def test_a_real_worker_runs_until_a_case_fails():
     assert [what for word, what in said if word == "begin"] == ["gemm-int8"]
 
 
-@pytest.mark.parametrize(("measures", "until"), [(True, NEVER), (False, run.PAST)])
+@pytest.mark.parametrize(("measures", "until"), [(True, NEVER), (False, one_case.PAST)])
 def test_a_worker_that_only_claims_begins_nothing(measures, until, monkeypatch):
     started = []
 
@@ -107,11 +108,11 @@ def test_a_worker_goes_on_after_a_failure_if_the_gpu_can_be_used(first, works, m
         return [claim(one.name)]
 
     monkeypatch.setattr(cases, "every", lambda: {"a": first, "b": case("b")})
-    monkeypatch.setattr(run, "run_case", ran)
-    monkeypatch.setattr(run, "_works", lambda bench: works)
-    monkeypatch.setattr(run.gc, "freeze", lambda: None)
+    monkeypatch.setattr(one_case, "run_case", ran)
+    monkeypatch.setattr(one_case, "_works", lambda bench: works)
+    monkeypatch.setattr(one_case.gc, "freeze", lambda: None)
     said = []
-    run.serve({}, ["a", "b"], NEVER, SimpleNamespace(send=said.append))
+    one_case.serve({}, ["a", "b"], NEVER, SimpleNamespace(send=said.append))
     assert ("failed", "ValueError: no kernel") in said
     assert [what for word, what in said if word == "begin"] == ["a", "b"][: 1 + works]
     assert said[-1] == ("end", None)
