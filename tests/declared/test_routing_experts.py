@@ -260,7 +260,8 @@ def test_many_chunks_are_summed_in_order():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "chunk"), [(64, 0), (1000, 256), (16384, 256), (131072, 1024), (10_000_000, 2048)]
+    ("tokens", "chunk"),
+    [(32, 0), (64, 256), (1000, 256), (16384, 256), (131072, 1024), (10_000_000, 2048)],
 )
 def test_chunks_fill_the_gpu_and_are_not_too_many(tokens, chunk):
     problem = ops.family("sort_by_expert").problem_type(

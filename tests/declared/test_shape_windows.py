@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import tilewright as tw
 from tilewright import ops
 from tilewright.compile import build
+from tilewright.declared.shape import col2im
 from tilewright.declared.shape._problems import back, both, windows
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
@@ -39,6 +40,29 @@ def test_windows_and_their_gradients_are_torchs():
     arriving = torch.randn_like(images)
     images.backward(arriving)
     assert torch.equal(columns.grad, unfolded(arriving.permute(0, 3, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("filter", "stride", "dilation", "steps"),
+    [(4, 4, 1, 1), (5, 2, 1, 3), (2, 3, 1, 1), (3, 2, 2, 3), (3, 1, 1, 3)],
+)
+def test_a_pixel_walks_over_its_own_taps(filter, stride, dilation, steps):
+    n, size = 2, 13
+    count = (size + 2 - dilation * (filter - 1) - 1) // stride + 1
+    columns = torch.randn(n, count * count, filter * filter, 3)
+    said = {"stride": stride, "dilation": dilation}
+    found = tw.column_to_image(
+        columns.reshape(n * count * count, -1), (size, size), filter, pad=1, **said
+    )
+    wide = columns.permute(0, 3, 2, 1).reshape(n, -1, count * count)
+    wanted = F.fold(wide, (size, size), filter, padding=1, **said)
+    torch.testing.assert_close(found.permute(0, 3, 1, 2), wanted)
+    problem = ops.family("col2im").problem_type(
+        n=n, out_h=count, out_w=count, columns=3 * filter**2, height=size, width=size, pad_h=1,
+        pad_w=1, filter_h=filter, filter_w=filter, stride_h=stride, stride_w=stride,
+        dilation_h=dilation, dilation_w=dilation, out_d=1,
+    )  # fmt: skip
+    assert col2im.steps("h")(problem, None) == steps
 
 
 @pytest.mark.turns(4)

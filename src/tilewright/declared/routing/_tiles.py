@@ -43,10 +43,14 @@ def programs(problem: Any, config: Any) -> tuple[int]:
 def prefers(problem: Any, config: Any) -> tuple[float, int]:
     """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane, and how many
     times fewer workgroups there are than could be; then more warps, up to four: an SM has room for
-    32 workgroups, and for 64 warps."""
+    32 workgroups, and for 64 warps. A row that fills a warp is by itself instead: of 256 experts in
+    groups an H200 took 3.9 and 24.0 µs for 1024 and 16384 such rows, and 7.2 and 41.5 of four by
+    four warps."""
     each = config.BLOCK * config.ROWS / (32 * config.num_warps)
+    fills = config.BLOCK >= 32 * USUAL_ELEMENTS
+    alone: int = config.ROWS if fills else -min(4, config.num_warps)
     few = min(FEW_PROGRAMS, problem.rows) / min(FEW_PROGRAMS, *programs(problem, config))
-    return max(each / USUAL_ELEMENTS, USUAL_ELEMENTS / each) * few, -min(4, config.num_warps)
+    return max(each / USUAL_ELEMENTS, USUAL_ELEMENTS / each) * few, alone
 
 
 TOKENS = (1, 64, 1024, 16384)

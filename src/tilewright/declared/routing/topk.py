@@ -92,12 +92,12 @@ def sorts(config: Any) -> bool:
 def prefers(problem: Any, config: Any) -> tuple[float, int]:
     """As of other rows that tiles hold; of those that sort, times their instructions for each row
     beside those of rounds with as many elements for each lane as are preferred."""
-    apart, warps = _tiles.prefers(problem, config)
+    apart, _ = _tiles.prefers(problem, config)
     if sorts(config):
         usual = _tiles.USUAL_ELEMENTS
         rounds = config.k * (ROUND[0] + ROUND[1] * usual) * config.BLOCK / (32 * usual)
         apart *= sorting(config) * config.num_warps / config.ROWS / rounds
-    return apart, warps
+    return apart, -min(4, config.num_warps)
 
 
 def spread(x: Any, indices: Any, arrived: Any) -> Any:

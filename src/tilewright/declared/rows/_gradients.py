@@ -19,9 +19,9 @@ SUM_COLUMNS = 32
 AHEAD_BYTES = 32
 """Bytes of x for each lane, at most, where the next tile is read ahead: beyond them registers spill
 (seen in builds for sm_90)."""
-USUAL_PROGRAMS = 512
-"""Partial sums that are preferred until a measurement decides: more are more to write and to add
-up, and fewer leave a large GPU idle."""
+USUAL_WARPS = 132 * 16
+"""Warps of all workgroups that are wanted at least, 16 for each SM of an H200. More workgroups are
+more partial sums to write and to add up."""
 
 
 def blocks(columns: int) -> tuple[int]:
@@ -51,15 +51,18 @@ def programs(problem: Any, config: Any) -> int:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """How far a config is from the tile that is preferred and from `USUAL_PROGRAMS`, and how many
-    rows its tiles have more than there are; reading ahead comes first."""
-    count = max(1, programs(problem, config))
-    apart = max(count / USUAL_PROGRAMS, USUAL_PROGRAMS / count)
-    padded: float = count * config.ROWS * config.TURNS / max(1, problem.rows)
-    far = _tiles.prefers(problem, config) * 1.01
-    if config.AHEAD:  # a lane has two tiles, so half as much of each will do
-        far = max(1.0, far / 2)
-    return far * apart * padded
+    """How far a config is from `_tiles.LANE_ELEMENTS` for each lane, or from half as many where a
+    lane reads the next tile ahead and so has two, or reads rows in pieces; from `USUAL_WARPS`, or
+    as many workgroups as there are rows; what partial sums add to the rows; and how many rows its
+    tiles have more than there are. Reading ahead comes first."""
+    count, rows = max(1, programs(problem, config)), max(1, problem.rows)
+    idle = max(1.0, min(USUAL_WARPS / config.num_warps, rows) / count)
+    padded: float = count * config.ROWS * config.TURNS / rows
+    halves = config.AHEAD or not config.HELD
+    usual = _tiles.LANE_ELEMENTS // (2 if halves else 1)
+    far = _tiles.prefers(problem, config, usual) * (1.0 if config.AHEAD else 1.01)
+    found: float = far * idle * (1.0 + count / rows) * padded
+    return found
 
 
 def partial(problem: Any, config: Any) -> tuple[int, int]:

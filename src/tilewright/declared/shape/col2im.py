@@ -68,6 +68,23 @@ def prefers(problem: Any, config: Any) -> float:
     return _tiles.far(config.ROWS * config.COLUMNS, config.num_warps, problem.dtype)
 
 
+def step(axis: str) -> Callable[[Any, Any], int]:
+    """From one tap of a pixel to its next, along an axis."""
+
+    def found(problem: Any, config: Any) -> int:
+        apart = getattr(problem, f"dilation_{axis}")
+        return int(getattr(problem, f"stride_{axis}")) if apart == 1 else 1
+
+    return found
+
+
+def steps(axis: str) -> Callable[[Any, Any], int]:
+    """Most taps of a pixel along an axis."""
+    return lambda problem, config: (
+        -(-getattr(problem, f"filter_{axis}") // step(axis)(problem, config))
+    )
+
+
 def refuses(problem: Any) -> str:
     if DTYPES[problem.dtype].kind != "float" or DTYPES[problem.dtype].bits < 8:
         return f"sums of {problem.dtype}"
@@ -183,6 +200,8 @@ declare(
                 across=lambda problem, config: -(-channels(problem) // config.COLUMNS),
                 **{name: _windows.field(name) for name in DIVIDED},
             ),
+            **{f"step_{axis}": step(axis) for axis in _windows.AXES},
+            **{f"steps_{axis}": steps(axis) for axis in _windows.AXES},
         },
         supports=supports,
         narrows=narrows,
