@@ -27,8 +27,8 @@ _OPTIONS = {
     "exception": ("   :show-inheritance:",),
 }
 
-_NAME = r"(?:[a-z_]\w*|[A-Z])"
-"""A parameter, or one of the matrices that are called A, B and C."""
+_NAME = r"(?:[a-z_]\w*|[A-Z][A-Z_]*)"
+"""A parameter, an axis of a kernel, or a matrix: A, B or C."""
 
 log = logging.getLogger(__name__)
 

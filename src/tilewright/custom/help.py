@@ -1,13 +1,14 @@
-"""What the function of a declared operation says in its docstring: what the operation computes, and
-its arrays with their shapes and element types, and the words that an option takes."""
+"""What the function, the problems and the configs of a declared operation say in their docstrings:
+what the operation computes, and its arrays with their shapes and element types; what each field
+means."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tilewright.custom.declaration import Array, Declaration
+from tilewright.custom.declaration import Array, Declaration, flag
 from tilewright.dtypes import DTYPES
 
 LONGEST = 30
@@ -42,3 +43,43 @@ def _lies(one: Array) -> str:
     if one.folds:
         sizes[0] = f"*{sizes[0]}"
     return f"`[{', '.join(sizes)}]` {'in' if one.dtype in DTYPES else 'of'} `{one.dtype}`"
+
+
+def problem(d: Declaration) -> str:
+    """The docstring of the problem type."""
+    return _fields(
+        f"A problem of `tilewright.{d.name}`, which says what its arrays and options are.",
+        (d.sizes, "sizes"),
+        (d.strides, "strides in elements, those of contiguous arrays where they are left out"),
+        *_signature(d),
+        (d.numbers, "numbers that a call states"),
+        (("alignment",), "bytes, at most 16, that all addresses are multiples of"),
+    )
+
+
+def config(d: Declaration) -> str:
+    """The docstring of the config type."""
+    return _fields(
+        f"A kernel of `tilewright.{d.name}`.",
+        *_signature(d),
+        (("alignment",), "bytes that all addresses must be multiples of"),
+        (d.axes, "axes of the space, which do not change the result"),
+    )
+
+
+Group = tuple[Iterable[str], str]
+"""Fields that mean the same, and what."""
+
+
+def _signature(d: Declaration) -> tuple[Group, ...]:
+    """The fields that a problem and its kernels have alike."""
+    return (
+        (d.dtype_fields, "element types"),
+        (map(flag, d.optional), "whether a call passes the array"),
+        (d.options, "options"),
+    )
+
+
+def _fields(first: str, *groups: Group) -> str:
+    lines = ((", ".join(names), meaning) for names, meaning in groups)
+    return f"{first}\n\n" + "\n".join(f"{names}: {meaning}" for names, meaning in lines if names)
