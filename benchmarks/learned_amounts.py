@@ -11,6 +11,8 @@ from learned_records import INNER, JUDGED, measured, record, recorded, sheets, s
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 UNGUARDED = 0.05
+FEW = 80
+"""Of fewer problems a twentieth teaches nothing."""
 COUNTS = (8, 12, 16, 24, 64)
 TRADES = ((12, 1.0), (16, 0.75), (24, 0.5))
 DRAWS = 3
@@ -54,9 +56,17 @@ def judged(
 
 
 def data() -> None:
-    result = recorded().get("data", {})
+    _data("data", SHARES)
+
+
+def few() -> None:
+    _data("few", SHARES[:1])
+
+
+def _data(command: str, shares: Sequence[float]) -> None:
+    result = recorded().get(command, {})
     for lesson, some, others in sheets():
-        if lesson in result:
+        if lesson in result or len(some) < FEW:
             continue
         result[lesson] = {
             f"{share:.0%}": judged(
@@ -67,10 +77,10 @@ def data() -> None:
                 ],
                 others,
             )
-            for share in SHARES
+            for share in shares
         }
         print(lesson, json.dumps(result[lesson]), flush=True)
-        record("data", result)
+        record(command, result)
 
 
 def cut(some: Sequence[Any], count: int, draw: str = "") -> list[Any]:

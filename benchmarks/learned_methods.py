@@ -4,6 +4,7 @@
     python benchmarks/learned_methods.py silence    # when to believe a model, chosen likewise
     python benchmarks/learned_methods.py noise      # what a model that makes no mistake would reach
     python benchmarks/learned_methods.py data       # with a part of the data
+    python benchmarks/learned_methods.py few        # with 5 % of it alone
     python benchmarks/learned_methods.py twice FIRST SECOND     # what differs from run to run
     python benchmarks/learned_methods.py kernels    # with some kernels of each problem
     python benchmarks/learned_methods.py trade      # many kernels of few problems, or the reverse
@@ -53,7 +54,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from learned_amounts import data, kernels, trade
+from learned_amounts import data, few, kernels, trade
 from learned_needless import FILES, figures
 from learned_records import DATA, INNER, SHOWN, measured, record, recorded, sheets, shown
 
@@ -336,7 +337,7 @@ def twice(paths: Sequence[Path]) -> None:
 
 
 COMMANDS = {
-    "methods": methods, "silence": silence, "noise": noise, "data": data,
+    "methods": methods, "silence": silence, "noise": noise, "data": data, "few": few,
     "kernels": kernels, "trade": trade,
 }  # fmt: skip
 

@@ -155,6 +155,18 @@ def test_the_shipped_models_choose_only_where_they_are_named(monkeypatch: Any):
     assert Dispatcher(device="mi300x").select(PROBLEM).selector != "learned"
 
 
+@pytest.mark.parametrize(("head_dim", "speaks"), [(128, True), (88, False)])
+def test_attention_of_head_dims_that_nobody_measured_is_left_to_the_estimate(
+    head_dim: int, speaks: bool
+):
+    problem = ops.family("attention").problem_type(13, 16, 640, 640, head_dim, kv_heads=16, right=0)
+    learned = Learned(gather("shipped") or Models([]))
+    assert [one.selector for one in learned.recall(problem, H200)] == ["learned"] * speaks
+    space = ops.family("attention").default_space(problem, ARCH).expand(ARCH).configs
+    said = learned.silence(problem, space, H200)
+    assert ("unlike the kernels" in said) != speaks
+
+
 def test_the_shipped_models_are_of_todays_estimates():
     """A change of an estimate makes them stale, and dispatchers do not use them."""
     stale = [model.stale for model in gather("shipped") or () if model.stale]
