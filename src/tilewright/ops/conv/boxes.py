@@ -16,9 +16,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tilewright.ops.conv.config import MOST_TILE, ConvConfig
-from tilewright.ops.conv.geometry import Dim, Sizes, power_of_two
+from tilewright.ops.conv.geometry import Dim, Sizes
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.pool import Each, each
+from tilewright.ops.powers import power_of_two
 
 MOST_ELEMENT_STRIDE = 8
 MOST_SPAN = 256

@@ -129,8 +129,3 @@ def dividing(size: int) -> tuple[int, int]:
 def cdiv(size: int, by: int) -> int:
     """How many pieces of `by` hold `size`."""
     return -(-size // by)
-
-
-def power_of_two(size: int) -> int:
-    """The next power of two; 1 of 0."""
-    return 1 << (size - 1).bit_length() if size > 1 else 1

@@ -11,9 +11,9 @@ import math
 from functools import lru_cache
 
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.limits import LEAST_8_BIT_K
+from tilewright.ops.powers import power_of_two
 
 X, W = "packed_x", "packed_w"
 """The temporaries."""

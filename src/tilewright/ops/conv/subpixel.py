@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.ops.conv.config import MOST_TILE
-from tilewright.ops.conv.geometry import Dim, power_of_two
+from tilewright.ops.conv.geometry import Dim
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.pool import Each, least
+from tilewright.ops.powers import power_of_two
 
 COLUMNS = 32
 """Columns of a tile, if a block that is as long as the stride has no more: elements of a block of

@@ -6,11 +6,12 @@ from tilewright.arch.model import Arch
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.binder import Context, Value
+from tilewright.ops.powers import power_of_two
 
 
 def wide(size: int) -> int:
     """The least power of two that is no less, and at least 16: Triton's blocks are so long."""
-    return max(16, 1 << (size - 1).bit_length())
+    return max(16, power_of_two(size))
 
 
 def triton_options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
@@ -38,3 +39,13 @@ def accumulators(c: AttentionConfig, arch: Arch) -> int:
     """Registers for the scores and the sums of a tile."""
     columns = c.tile_kv + wide(c.head_dim_v)
     return c.tile_q * columns // (c.num_warps * arch.warp_size)
+
+
+def joins_late(c: AttentionConfig) -> str | None:
+    """Why a kernel that leaves sinks and O's scale to the part that combines splits does not have
+    them; or None."""
+    if c.scheduler != "split":
+        for word in ("sinks", "oscale"):
+            if word in c.words:
+                return f"{word} joins where splits are combined, under scheduler split alone"
+    return None

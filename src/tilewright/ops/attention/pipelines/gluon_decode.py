@@ -67,11 +67,7 @@ def _shape(c: AttentionConfig, arch: Arch) -> str | None:
         return f"tile_kv = {c.tile_kv} is over 128"
     if c.split_len % c.tile_kv:
         return f"split_len = {c.split_len} is no multiple of tile_kv = {c.tile_kv}"
-    if c.scheduler != "split":
-        for word in ("sinks", "oscale"):
-            if word in c.words:
-                return f"{word} joins where splits are combined, under scheduler split alone"
-    return None
+    return common.joins_late(c)
 
 
 def _copies(c: AttentionConfig, arch: Arch) -> str | None:

@@ -46,11 +46,7 @@ def _shape(c: AttentionConfig, arch: Arch) -> str | None:
         return f"pipeline gluon_latent has tiles of {ROWS}x{KEYS} and 8 warps"
     if c.split_len % KEYS:
         return f"split_len = {c.split_len} is no multiple of tile_kv = {KEYS}"
-    if c.scheduler != "split":
-        for word in ("sinks", "oscale"):
-            if word in c.words:
-                return f"{word} joins where splits are combined, under scheduler split alone"
-    return None
+    return common.joins_late(c)
 
 
 def _copies(c: AttentionConfig, arch: Arch) -> str | None:

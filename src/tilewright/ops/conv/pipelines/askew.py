@@ -31,13 +31,14 @@ from tilewright.ops.conv.catalogue import (
     written,
 )
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.geometry import cdiv, power_of_two
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.implicit import COPIED
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, Objections, because, each
+from tilewright.ops.powers import power_of_two
 
 PIPELINE = "askew"
 

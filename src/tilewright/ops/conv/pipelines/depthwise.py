@@ -17,12 +17,13 @@ from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, read, written
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.geometry import cdiv, power_of_two
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common, pointers, stream
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, each
+from tilewright.ops.powers import power_of_two
 
 _TILES: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""

@@ -20,13 +20,14 @@ from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, channels_in
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, power_of_two
+from tilewright.ops.conv.geometry import MOST_DIMS, cdiv
 from tilewright.ops.conv.pipelines import pointers
 from tilewright.ops.conv.pipelines.depthwise import most_elements
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, Objections, because, each
+from tilewright.ops.powers import power_of_two
 
 PIPELINE = "direct"
 

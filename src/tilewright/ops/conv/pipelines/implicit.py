@@ -35,12 +35,13 @@ from tilewright.ops.conv.catalogue import (
 )
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.geometry import cdiv, power_of_two
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Columns, Each, each, either, least, most
+from tilewright.ops.powers import power_of_two
 
 # --- kernels ------------------------------------------------------------------------------------
 

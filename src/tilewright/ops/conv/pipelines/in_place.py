@@ -30,12 +30,13 @@ from tilewright.ops.conv.catalogue import (
 )
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.geometry import cdiv, channels_first, power_of_two
+from tilewright.ops.conv.geometry import cdiv, channels_first
 from tilewright.ops.conv.pipelines import pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, Objections, because, each, either
+from tilewright.ops.powers import power_of_two
 
 PIPELINE = "in_place"
 MOST_TAPS = 16

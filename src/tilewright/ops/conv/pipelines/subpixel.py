@@ -19,12 +19,13 @@ from tilewright.ops.binder import Catalogue, Context, Numbers, Part
 from tilewright.ops.conv import packing, subpixel
 from tilewright.ops.conv.catalogue import CATALOGUE, FEW_SUM, KERNELS, own_options, three
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.geometry import cdiv, power_of_two
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, Objections, because
+from tilewright.ops.powers import power_of_two
 
 PIPELINE = "subpixel"
 

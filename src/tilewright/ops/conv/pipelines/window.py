@@ -19,13 +19,14 @@ from tilewright.ops.conv import sharing, windows
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, read, written
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.geometry import cdiv, power_of_two
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common, depthwise, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.windows import Held
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, Objections, each, either, most
+from tilewright.ops.powers import power_of_two
 
 PIPELINE = "window"
 

@@ -20,11 +20,11 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxes
 from tilewright.ops.conv.catalogue import channels_in, channels_out
 from tilewright.ops.conv.config import SHARING, ConvConfig, usual_reduction
-from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.pipelines.boxed import shape
 from tilewright.ops.conv.pipelines.record import Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.limits import MAX_STAGES
+from tilewright.ops.powers import power_of_two
 
 
 @dataclass(frozen=True, slots=True)
