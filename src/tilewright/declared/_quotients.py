@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.ops.conv.geometry import dividing
+from tilewright.ops.division import dividing
 
 
 def divisors(
     **sizes: Callable[[Any, Any], int],
 ) -> dict[str, Callable[[Any, Any], int]]:
     """Values with which kernels divide by each of `sizes`, by name: ``by_NAME`` and ``shift_NAME``
-    (`tilewright.ops.conv.kernels.division`)."""
+    (`tilewright.ops.device.division`)."""
 
     def part(size: Callable[[Any, Any], int], place: int) -> Callable[[Any, Any], int]:
         return lambda problem, config: dividing(size(problem, config))[place]

@@ -20,8 +20,9 @@ from tilewright.ops.binder import Array, Catalogue, Context, Functions, Numbers,
 from tilewright.ops.conv import maps, packing, runs, subpixel
 from tilewright.ops.conv.boxes import Residues
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.geometry import MOST_DIMS, Dim, cdiv, dividing
+from tilewright.ops.conv.geometry import MOST_DIMS, Dim, cdiv
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.division import dividing
 from tilewright.ops.pool import Each
 from tilewright.ops.products import accumulator
 from tilewright.ops.tile_sharing import FLAGS, slots

@@ -118,14 +118,6 @@ def channels_first(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def dividing(size: int) -> tuple[int, int]:
-    """A multiplier m, as a signed number of 32 bits, and a shift s: n // size is the upper half of
-    2n·m, shifted by s, for every n under 2³¹ (kernels/division.py)."""
-    shift = max(0, size - 1).bit_length()
-    multiplier = (1 << 31 + shift) // max(1, size) + 1
-    return (multiplier + 2**31) % 2**32 - 2**31, shift
-
-
 def cdiv(size: int, by: int) -> int:
     """How many pieces of `by` hold `size`."""
     return -(-size // by)

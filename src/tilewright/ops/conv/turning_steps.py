@@ -22,8 +22,9 @@ from tilewright.ops.conv.catalogue import (
     three,
 )
 from tilewright.ops.conv.config import LONGER, SUMS, SWAPPED, TAPS, ConvConfig
-from tilewright.ops.conv.geometry import MOST_DIMS, dividing
+from tilewright.ops.conv.geometry import MOST_DIMS
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.division import dividing
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from tilewright.declared.rows.kernels.cross_entropy import slopes, targets, weights
 from tilewright.declared.rows.kernels.softmax import scaled
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

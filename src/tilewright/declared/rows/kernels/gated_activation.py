@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import put
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 from tilewright.ops.device.epilogue import gelu, gelu_tanh, relu
 from tilewright.ops.device.rounding import scale_of_block
 from tilewright.ops.device.sigmoid import sigmoid

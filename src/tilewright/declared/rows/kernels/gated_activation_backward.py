@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels.gated_activation import halves
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 from tilewright.ops.device.epilogue import clamp
 
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._rotations import angles, copy_rest, heads, turn
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from tilewright.declared.rows.kernels._rotations import (
     turn,
     turned,
 )
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

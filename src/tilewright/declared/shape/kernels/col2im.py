@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.shape.kernels.strided_copy import in_steps
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

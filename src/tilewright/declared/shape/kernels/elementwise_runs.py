@@ -22,7 +22,7 @@ import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import narrow
 from tilewright.declared.shape.kernels.elementwise_chain import applied
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

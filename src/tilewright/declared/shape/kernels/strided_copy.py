@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import narrow
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.shape.kernels.strided_copy import put
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

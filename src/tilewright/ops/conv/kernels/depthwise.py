@@ -18,9 +18,9 @@ that slides along the width would keep pixels in registers: `held` has it, and i
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset, walk
+from tilewright.ops.device.division import apart_by
 
 
 @triton.jit

@@ -26,10 +26,10 @@ one for each product, and some instructions beside it; memory for small filters.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import apart, inside, offset, walk
 from tilewright.ops.conv.kernels.strips import zeros
+from tilewright.ops.device.division import apart_by
 
 
 @triton.jit

@@ -33,9 +33,9 @@ the store. Not timed.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset, walk
+from tilewright.ops.device.division import apart_by
 from tilewright.ops.device.schedule import tile_coordinates
 
 

@@ -11,7 +11,7 @@ What limits it: memory, which each array passes twice.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

@@ -28,8 +28,8 @@ docs/notes/conv-planes.md.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import quotient
 from tilewright.ops.conv.kernels.finish import finish
+from tilewright.ops.device.division import quotient
 
 
 @triton.jit

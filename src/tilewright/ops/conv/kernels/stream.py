@@ -14,7 +14,7 @@ What limits it: memory, and for small arrays the launch. Not timed.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 from tilewright.ops.device.epilogue import rounded
 
 

@@ -16,7 +16,7 @@ What limits it: memory, which each array passes twice.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import quotient
+from tilewright.ops.device.division import quotient
 
 AT_ONCE = tl.constexpr(1024)
 """Elements of few channels that are under way at once."""

@@ -30,8 +30,8 @@ and dY once for each tap. Not timed.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset
+from tilewright.ops.device.division import apart_by
 from tilewright.ops.device.reduce import (
     add,
     load,

@@ -16,9 +16,9 @@ one, since a tap may shift a line by any number of them; each takes some 15 inst
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.patches import within
 from tilewright.ops.conv.kernels.places import inside, offset
+from tilewright.ops.device.division import apart_by
 
 
 @triton.jit

@@ -18,10 +18,11 @@ from tilewright.ops.binder import Catalogue, Context, Numbers, Part
 from tilewright.ops.conv import planes, sharing
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.geometry import cdiv, dividing
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.division import dividing
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Each, Objections, because, each
 from tilewright.ops.powers import power_of_two

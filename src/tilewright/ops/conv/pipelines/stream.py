@@ -16,10 +16,11 @@ from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Context, Numbers
 from tilewright.ops.conv.catalogue import pointer
 from tilewright.ops.conv.config import INDEX_BITS, ConvConfig
-from tilewright.ops.conv.geometry import cdiv, channels_last, dividing
+from tilewright.ops.conv.geometry import cdiv, channels_last
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.division import dividing
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.limits import INT32_SPAN
 from tilewright.ops.pool import Each, Objections, because, each

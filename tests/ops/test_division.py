@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tilewright.ops.conv.geometry import dividing
+from tilewright.ops.division import dividing
 
 MOST = 2**31 - 1
 

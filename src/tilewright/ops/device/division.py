@@ -1,5 +1,5 @@
 """Division by sizes that a launch knows: a product's upper half and a shift, in place of some
-fifteen instructions. `geometry.dividing` makes the numbers."""
+fifteen instructions. `ops.division.dividing` makes the numbers."""
 
 import triton
 import triton.language as tl
@@ -15,7 +15,8 @@ def quotient(number, multiplier, shift):
 
 @triton.jit
 def apart_by(number, sizes, by, NDIM: tl.constexpr):
-    """As `places.apart`, of numbers from 0. by: the multiplier and the shift of each size."""
+    """As convolution's `places.apart`, of numbers from 0. by: the multiplier and the shift of each
+    size."""
     rest = quotient(number, by[4], by[5])
     width = number - rest * sizes[2]
     height = width * 0
