@@ -44,6 +44,7 @@ class GroupedPipeline:
     workgroups: for each compute unit.
     gates_apart: whether its epilogue takes gates that lie apart from their ups, in parts of its
         tile, and no others.
+    one_block: whether a step of K is as long as a block of scales.
     """
 
     one: Pipeline
@@ -55,6 +56,7 @@ class GroupedPipeline:
     scheduler: str = "persistent"
     workgroups: int = 1
     gates_apart: bool = False
+    one_block: bool = False
 
     def kernel_of(self, form: str) -> str:
         """The kernel for a form."""
@@ -110,6 +112,7 @@ PIPELINES: dict[str, GroupedPipeline] = {
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,
             gates_apart=True,
+            one_block=True,
         ),
         GroupedPipeline(
             one=WEIGHTS,

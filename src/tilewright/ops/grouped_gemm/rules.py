@@ -178,9 +178,9 @@ def _zeros(c: GroupedGemmConfig, arch: Arch) -> str | None:
 
 
 def _several_blocks(c: GroupedGemmConfig, arch: Arch) -> str | None:
-    depth = scales.k_block(c)
-    if c.pipeline == "gluon_scaled" and depth and c.tile_k != depth:
-        return f"tile_k = {c.tile_k} is not the {depth} of K that one scale serves in gluon_scaled"
+    record, depth = _record(c), scales.k_block(c)
+    if record and record.one_block and depth and c.tile_k != depth:
+        return f"tile_k = {c.tile_k} is not the {depth} of K that one scale serves in {c.pipeline}"
     return None
 
 
