@@ -1029,7 +1029,7 @@ def rotary(
     inverse: bool | None = False,
     positions: Array | None = None,
 ) -> Any:
-    """Rotary embedding (Su et al., arXiv:2104.09864) of q and k at once: see `_rotations`."""
+    """Rotary embedding (Su et al., arXiv:2104.09864) of q and k at once."""
 
 def rotary_in_place(
     q: Array,

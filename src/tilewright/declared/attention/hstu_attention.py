@@ -2,7 +2,10 @@
 
     O = (SiLU(alpha · Q·Kᵀ) / max_seq_len, masked) · V
 
-`_masks.seen` says which keys a row sees.
+A row sees itself. Beside itself it sees rows of the history alone, which is all before the targets:
+rows of the prefix (`contextual_seq_len`) all of it, other rows what is before them and no farther
+than `max_attn_len` places; the last `min_full_attn_seq_len` rows, and the targets, any distance.
+Without `causal`, every row sees all rows.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
-"""Rotary embedding (Su et al., arXiv:2104.09864) of q and k at once: see `_rotations`.
+"""Rotary embedding (Su et al., arXiv:2104.09864) of q and k at once.
 
+    a' = a · cos[p, i] - b · sin[p, i];  b' = b · cos[p, i] + a · sin[p, i],  i < half
+
+A pair (a, b) of a head's elements at position p turns by an angle, the same for all heads: elements
+i and half + i under ``half``, as in Llama; 2 · i and 2 · i + 1 under ``interleaved``, as in GPT-J.
 `inverse` turns the other way, which is the gradient. Strides are for slices of one array of q, k
 and v. A k without heads (``k[:, :0]``) leaves q alone.
 """

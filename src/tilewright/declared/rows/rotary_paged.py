@@ -1,7 +1,7 @@
 """Rotary embedding of q, where it lies, and of k, which goes with v into the pages of a cache.
 
 The key and the value of a token are written to slot `slots[token]`, which is the place
-slot % page_size of page slot // page_size; see `_rotations` for the turn. A token whose slot is
+slot % page_size of page slot // page_size; pairs turn as those of `rotary`. A token whose slot is
 negative, or beyond the last page, is not written: serving engines pad with -1. No two tokens may
 have the same slot. Caches of 8 bits hold elements divided by `k_scale` and `v_scale`, or as they
 are; larger ones saturate.

@@ -3,8 +3,8 @@
     y = fₖ(… f₂(f₁(x, operands), operands) …), in one pass
 
 The operations are the words of GEMM's epilogues (`tilewright.ops.epilogues`), those of the user's
-own among them, and those of `_words`. The operands are theirs, in order: ``mul+add+gelu`` is
-gelu(x · a + b).
+own among them, and further ones, such as ``div``. The operands are theirs, in order:
+``mul+add+gelu`` is gelu(x · a + b).
 `elementwise` broadcasts as torch does and states it in four dimensions (CK's ``elementwise``).
 """
 
