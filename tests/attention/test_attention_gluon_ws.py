@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import sim_language
+import sim_names
 from attention_cases import drawn
 from hypothesis import given
 from hypothesis import strategies as st
@@ -306,7 +306,7 @@ def test_fp8_boxes_of_keys_that_are_wider_than_a_span(monkeypatch):
 @pytest.fixture
 def few_keys_together(monkeypatch):
     """Sums are set aside every 256 keys."""
-    monkeypatch.setattr(sim_language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
     kernel = importlib.import_module("tilewright.ops.attention.kernels.gluon_ws")
     monkeypatch.setattr(kernel, "KEYS_TOGETHER", gl.constexpr(256))
 

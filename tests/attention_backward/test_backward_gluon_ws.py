@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sim_language as language
+import sim_names
 from attention_cases import drawn as forward
 from backward_cases import of_forward
 from hypothesis import given
@@ -246,7 +247,7 @@ def test_turns_are_counted_without_a_gap(tile, data):
     shift = data.draw(st.sampled_from((0, n_kv - n_q)))
     bounds = (shift, left, right_, first)
     ascending = mask == "causal" and data.draw(st.booleans())
-    steps_of, turn_of = (language.Function(f) for f in (gluon_steps.steps_of, gluon_steps.turn_of))
+    steps_of, turn_of = (sim_names.Function(f) for f in (gluon_steps.steps_of, gluon_steps.turn_of))
     adding: dict[int, list[int]] = {}
     tiles = range(-(-n_kv // rows))
     for n in tiles if ascending else reversed(tiles):
@@ -361,7 +362,7 @@ def noticed(
     a few orders of events."""
     for seed in range(4):
         # Functions take the names that they call anew.
-        patch.setattr(language, "known_functions", {})
+        patch.setattr(sim_names, "known_functions", {})
         try:
             if not right(p, seed, pipeline=pipeline) and not why:
                 return True

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sim_language as language
+import sim_names
 from sim_values import Fault
 
 from shared_builds import build_once
@@ -37,7 +38,7 @@ def configs(p: ConvProblem):
 @pytest.fixture(autouse=True)
 def _functions_with_these_names(monkeypatch):
     """Faults replace what kernels call, so functions take their names anew."""
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
 
 
 # --- in the simulation -------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
+import sim_names
 from boxed_cases import (
     BOXED,
     CASES,
@@ -261,7 +262,7 @@ def test_tiles_follow_one_another(seed):
 @pytest.fixture
 def faulty(monkeypatch):
     """Functions take their names anew, so that a fault can replace one."""
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
     return monkeypatch
 
 

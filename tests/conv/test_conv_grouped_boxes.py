@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import sim_language as language
+import sim_names
 from boxed_cases import BOXED, FAMILY, SM_90, built_by_name, check_built, configs
 
 import selection
@@ -224,7 +224,7 @@ def test_what_is_infinite_in_one_group_stays_there(direction):
 @pytest.fixture
 def faulty(monkeypatch):
     """Functions take their names anew, so that a fault can replace one."""
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
     return monkeypatch
 
 

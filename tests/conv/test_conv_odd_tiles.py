@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import sim_language as language
+import sim_names
 from boxed_cases import (
     BOXED,
     DENSE,
@@ -139,7 +139,7 @@ def test_a_tile_with_an_odd_number_of_pieces_begins_with_a_buffer_in_use(monkeyp
     p = replace(DENSE, n=1, c=16, k=96, spatial=(16, 16), filter=(1, 1), pad=(0, 0))
     c = config(tile_n=96, tile_m=64, tile_k=16, num_warps=4)
     assert worst_error(c, p, replace(SMALL, compute_units=1)) <= 1
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
     monkeypatch.setattr(gluon_ws, "pending", always_one)
     with pytest.raises(Fault, match="changed while a store in flight was reading it"):
         worst_error(c, p, replace(SMALL, compute_units=1))

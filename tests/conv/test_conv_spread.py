@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
+import sim_names
 from boxed_cases import FAMILY, SM_90, built_by_name, check_built, configs, weights_tile
 
 import selection
@@ -144,7 +145,7 @@ def of_the_first_tap(w, all_taps, column, offset):
 def test_a_box_of_another_tap_is_found(monkeypatch):
     p = replace(FEW, n=2, spatial=(8, 8))
     assert worst_error(config(num_stages=2), p, SMALL) <= 1
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
     monkeypatch.setattr(gluon_weights, "_columns_at", of_the_first_tap)
     assert not worst_error(config(num_stages=2), p, SMALL) <= 1
 
@@ -160,7 +161,7 @@ def test_filters_past_the_last_are_not_read(monkeypatch):
             begins.append(int(at[-1]))
         real(view, at, *others)
 
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
     monkeypatch.setitem(language.OBJECTS, id(gluon_weights.tma_load), load)
     assert worst_error(config(tile_m=256), p, SMALL) <= 1
     assert {*begins} == {0}

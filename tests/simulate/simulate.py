@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import sim_language as language
+import sim_names
 from sim_shared import View
 from sim_values import Fault, Int, Memory, Pointer, numpy_of, scalar
 from sim_world import Message, World
@@ -121,7 +122,7 @@ def _step(
     seed: int,
     constant: frozenset[str],
 ) -> None:
-    kernel = language.Function(getattr(importlib.import_module(source.module), source.function))
+    kernel = sim_names.Function(getattr(importlib.import_module(source.module), source.function))
     passed = iter(step.arguments)
     constants = dict(source.constants)
     arguments: dict[str, Any] = {}
@@ -175,7 +176,7 @@ def _constant(value: Any) -> Any:
 
 def _function(name: str) -> Any:
     module, _, function = name.partition(":")
-    return language.simulated(getattr(importlib.import_module(module), function))
+    return sim_names.simulated(getattr(importlib.import_module(module), function))
 
 
 def _argument(

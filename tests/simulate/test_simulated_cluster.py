@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sim_language as language
+import sim_names
 from sim_values import Fault
 
 from simulate import simulated_run, worst_error
@@ -21,7 +22,7 @@ GEMM, H200 = ops.family("gemm"), device("h200")
 @pytest.fixture(autouse=True)
 def _functions_with_these_names(monkeypatch):
     """Faults replace what kernels call, so functions take their names anew."""
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
 
 
 def product(kernel: str, seed: int = 0) -> float:

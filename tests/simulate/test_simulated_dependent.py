@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
+import sim_names
 from sim_values import Fault
 
 from simulate import worst_error
@@ -52,7 +53,7 @@ def error_of(kernel: str, seed: int = 0, **fields: object) -> float:
 
 @pytest.fixture(autouse=True)
 def _functions_with_these_names(monkeypatch):
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
 
 
 @pytest.mark.grid(11)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sim_language as language
+import sim_names
 from sim_values import Fault
 
 from simulate import worst_error
@@ -27,7 +28,7 @@ def product(kernel: str, *, m: int = 200, n: int = 272, k: int = 320, seed: int 
 @pytest.fixture(autouse=True)
 def _functions_with_these_names(monkeypatch):
     """Faults replace what kernels call, so functions take their names anew."""
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
 
 
 KERNELS = (

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-import sim_language as language
+import sim_names
 from sim_values import Fault
 
 from simulate import worst_error
@@ -115,7 +115,7 @@ def test_a_tile_with_an_odd_number_of_pieces_begins_with_a_buffer_in_use(monkeyp
     """So its first piece waits for all stores of the tile before."""
     problem = GemmProblem(m=200, n=600, k=32)
     assert worst_error(THREE_PIECES, problem, SMALL) <= 1
-    monkeypatch.setattr(language, "known_functions", {})
+    monkeypatch.setattr(sim_names, "known_functions", {})
     monkeypatch.setattr(gluon_store, "pending", always_one)
     with pytest.raises(Fault, match="changed while a store in flight was reading it"):
         worst_error(THREE_PIECES, problem, SMALL)
