@@ -74,7 +74,7 @@ def problem_type(d: Declaration) -> type[Any]:
         return int(d.flops(self))
 
     def work(self: Any) -> dict[str, int]:
-        """The same, by the element type whose unit does them."""
+        """The operations by the element type whose unit does them."""
         count = int(d.flops(self))
         unit = next((getattr(self, name) for name in d.dtype_fields), "fp32")
         return {unit: count} if count else {}
@@ -94,7 +94,7 @@ def problem_type(d: Declaration) -> type[Any]:
         return total
 
     def min_bytes(self: Any) -> int:
-        """The same: each config's estimate asks for it."""
+        """`counted`, kept, as the estimate of each config asks for it."""
         return int(self.once(counted))
 
     def text(self: Any) -> str:

@@ -434,8 +434,8 @@ _ANY = 1_000_000
 
 
 _COUNTERS = {"sa_sdst": (0, 1), "va_vcc": (1, 1), "va_sdst": (9, 3), "va_vdst": (12, 4)}
-"""Of the counters in the operand of ``s_waitcnt_depctr`` and ``s_wait_alu``: the first bit, and the
-number of bits. LLVM's AMDGPUBaseInfo (DepCtr) has all."""
+"""The counters in the operand of ``s_waitcnt_depctr`` and ``s_wait_alu``: the first bit of each,
+and its number of bits. LLVM's AMDGPUBaseInfo (DepCtr) has all."""
 
 
 def waited(f: Facts) -> set[str]:

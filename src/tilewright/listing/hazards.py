@@ -57,7 +57,7 @@ def shortages(program: Program, touched: Sequence[Effects]) -> list[Shortage]:
 _FAR = re.compile(r"\(([\w.$]+)-[\w.$]+\)&4294967295")
 """What the compiler adds to the program counter for a long jump: a difference of labels."""
 _FARTHER = re.compile(r"s_add_pc_i64 ([\w.$]+)-[\w.$]+")
-"""The same in one instruction."""
+"""A long jump in one instruction."""
 
 
 def _following(program: Program, ins: Instruction) -> tuple[int, ...]:

@@ -167,7 +167,7 @@ def in_range(
     device: Device,
     slowest: float,
 ) -> dict[Any, list[Any]]:
-    """Of each problem the candidates that serve it and are estimated at less than `slowest` times
+    """For each problem, the candidates that serve it and are estimated at less than `slowest` times
     the least, the estimate's first one first. Problems without any are left out."""
     this = arch_called(device.arch)
     pools: dict[tuple[Any, ...], Pool] = {}
@@ -205,7 +205,7 @@ def _shared(ranked: Mapping[Any, Sequence[Any]], design: Design) -> set[Any]:
 
 
 def choose(order: Sequence[Any], shared: set[Any], design: Design) -> tuple[Any, ...]:
-    """Of a problem's kernels the first ones, and others that lie far apart among `shared`."""
+    """The first ones of a problem's kernels, and others that lie far apart among `shared`."""
     first = order[: min(design.first, design.count)]
     others = [config for config in order[len(first) :] if config in shared]
     return (*first, *spread(others, design.count - len(first), design))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 Slopes = Callable[..., tuple[Any, Any]]
-"""Of a gate: (gates, ups, operands…) → the slopes of its result, by each."""
+"""The slopes of a gate: (gates, ups, operands…) → what its result changes by each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ GLU = _gate(_glu)
 
 
 def clamped_swiglu(plus: float) -> Derivative:
-    """Of limit and alpha there is none."""
+    """The derivative of a clamped SwiGLU; limit and alpha have none."""
     return _gate(partial(_clamped_swiglu, plus), (None, None))
 
 

@@ -150,8 +150,8 @@ class Estimates:
         return cls(total_us, _Joined(groups, order), one)
 
     def later(self, word: str, us: Each) -> Estimates:
-        """The same kernels, each after or before something that takes so many microseconds: all of
-        them, or an array."""
+        """The estimates with further microseconds, before or after each kernel: one number, or an
+        array."""
         more = self.total_us * 0 + us
 
         def one(place: int) -> Estimate:
@@ -198,7 +198,7 @@ class _Terms(Mapping[str, Each]):
 
 
 class _Told(_Terms):
-    """Of estimates that were made one by one."""
+    """The terms of estimates that were made one by one."""
 
     def __init__(self, found: Sequence[Estimate]) -> None:
         super().__init__(word for one in found for word, _ in one.terms)
@@ -211,8 +211,8 @@ class _Told(_Terms):
 
 
 class _Joined(_Terms):
-    """Of groups of kernels. order: for each kernel, its place among the groups' kernels, one group
-    behind the other."""
+    """The terms of groups of kernels. order: for each kernel, its place among the groups' kernels,
+    one group behind the other."""
 
     def __init__(self, groups: Sequence[Estimates], order: Each) -> None:
         super().__init__(word for found in groups for word in found.terms)

@@ -17,7 +17,7 @@ FP8 = ("e4m3fn", "e5m2")
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of O, which is given; and of Q, K and V, which are computed."""
+    """The gradients of O, which is given, and of Q, K and V, which are computed."""
 
     do: Tensor
     dq: Tensor

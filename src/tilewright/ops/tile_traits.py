@@ -27,8 +27,8 @@ def of_product(
     batch: int,
     device: Device,
 ) -> dict[str, Each]:
-    """Of `batch` products of these sizes (rows, columns, length of the sums), cut into tiles whose
-    sums `split` workgroups share."""
+    """Traits of `batch` products of these sizes (rows, columns, length of the sums), cut into tiles
+    whose sums `split` workgroups share."""
     import numpy as np  # here, as a plan by a row of a table takes none
 
     counts = [np.ceil(size / edge) for size, edge in zip(sizes, tile, strict=True)]
@@ -56,6 +56,6 @@ def of_product(
 
 
 def of_ring(tile: tuple[Each, Each, Each], steps: Each, stages: Each) -> dict[str, Each]:
-    """Of a ring of `stages` steps in shared memory: the elements that are on their way at once, and
-    how often it is filled for a workgroup's `steps`."""
+    """Traits of a ring of `stages` steps in shared memory: the elements that are on their way at
+    once, and how often it is filled for a workgroup's `steps`."""
     return {"ring": (tile[0] + tile[1]) * tile[2] * stages, "rounds": steps / stages}

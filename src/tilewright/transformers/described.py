@@ -100,7 +100,7 @@ class DescribedMask(torch.Tensor):
         return func(*args, **kwargs)
 
     def computed(self) -> Any:
-        """The same mask as a plain tensor of the same dtype."""
+        """The mask as a plain tensor of the same dtype."""
         shown = self.exact()
         if self.dtype == torch.bool:
             return shown

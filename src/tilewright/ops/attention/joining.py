@@ -29,7 +29,7 @@ def joined(call: Call, apart: Sequence[bool]) -> Joined | None:
 
 
 def gradients_joined(call: Call, apart: Sequence[bool], grads: str) -> Joined | None:
-    """The same of a call of attention's backward pass.
+    """`joined` for a call of attention's backward pass.
 
     grads: the gradients that it makes, joined by ``+``. Those of operands that sequences share are
         sums over them, so such calls are made one by one.

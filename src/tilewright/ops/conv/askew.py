@@ -11,11 +11,11 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 
 WHOLE_BYTES = 16
-"""Of rows of weights that are read."""
+"""Bytes that rows of weights are read in."""
 
 
 def pixels(p: ConvProblem) -> int:
-    """Of an image."""
+    """Pixels of an image."""
     return math.prod(p.spatial)
 
 

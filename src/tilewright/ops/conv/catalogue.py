@@ -205,7 +205,7 @@ def three(value: Callable[[ConvProblem], tuple[int, ...]]) -> Numbers:
 
 
 def each(value: Callable[[Dim], int]) -> Numbers:
-    """The same from a dimension."""
+    """`three`, whose numbers come from one dimension each."""
     return three(lambda p: tuple(map(value, p.three)))
 
 
@@ -355,7 +355,7 @@ SUM = (_adding(TOTALS, "conv_totals", BLOCK), _MANY)
 """Adds up the parts of each weight."""
 
 FEW_SUM = (_adding(TOTALS, "conv_few_totals", FEW_BLOCK, WAYS=lambda *_: WAYS), _MANY)
-"""The same where there are few weights."""
+"""Adds up the parts of each weight where there are few weights."""
 
 
 def of_any_channels(adding: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -45,7 +45,8 @@ PATCHES = "p"
 """What stands for x in `ConvConfig.turned` where it is cut into patches."""
 
 WINDOWS = "o"
-"""The same, of windows that overlap, or lie in padding."""
+"""What stands for x in `ConvConfig.turned` where it is cut into windows that overlap, or lie in
+padding."""
 
 TAPS = "t"
 """What `ConvConfig.turned` begins with where a product comes before the sum over taps

@@ -16,7 +16,7 @@ from tilewright.ops import epilogues
 from tilewright.ops.conv.problem import ConvProblem
 
 LEAST_CHANNELS = 16
-"""Of fewer, other pipelines have blocks of pixels (`subpixel`)."""
+"""Channels at least: images of fewer have other pipelines, with blocks of pixels (`subpixel`)."""
 
 
 def folds(p: ConvProblem) -> bool:
@@ -37,7 +37,7 @@ def folds(p: ConvProblem) -> bool:
 
 @lru_cache(maxsize=1024)
 def folded(p: ConvProblem) -> ConvProblem:
-    """The same with a folded width, if it can be."""
+    """`p` with a folded width, if it can be folded."""
     if not folds(p):
         return p
     wide = p.c * p.filter[-1]

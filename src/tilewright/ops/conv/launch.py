@@ -63,7 +63,7 @@ def estimates(c: Columns, problem: ConvProblem, device: Device) -> Estimates:
 
 
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
-    """The same of one config."""
+    """The estimate of one config."""
     return estimates(Columns([config]), problem, device).one(0)
 
 

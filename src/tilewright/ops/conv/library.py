@@ -51,7 +51,8 @@ KINDS = (CUDNN, MIOPEN)
 
 DTYPES = ("bf16", "fp16", "fp32")
 ALIGNMENT, MOST_ELEMENTS = 16, 2**31
-"""Of arrays that MIOpen is asked about: bytes, at least, and fewer elements than so many."""
+"""The bytes that arrays are aligned to, at least, and the elements that they have fewer of, where
+MIOpen is asked about them."""
 
 Described = ConvConfig | ConvProblem
 """Both have the words that the rules of the signature read."""

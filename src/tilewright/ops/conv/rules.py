@@ -370,7 +370,7 @@ def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:
 
 
 def _refused_of(c: Columns, problem: ConvProblem) -> Each:
-    """Of which configs, which are one or more, a rule of support objects."""
+    """Whether a rule of support objects, for each of one or more configs."""
     import numpy as np
 
     found = np.zeros(len(c), bool)

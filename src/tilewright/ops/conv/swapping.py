@@ -77,7 +77,7 @@ def within(c: ConvConfig) -> ConvConfig:
 
 
 def all_within(c: Columns) -> Columns:
-    """The same of several configs that turn the same arrays."""
+    """`within` for several configs that turn the same arrays."""
     return Columns([within(one) for one in c]) if c[0].turned == SWAPPED else c
 
 

@@ -70,7 +70,7 @@ def inside(p: ConvProblem) -> ConvProblem:
 
 
 def elements(p: ConvProblem) -> int:
-    """Of all taps' products."""
+    """Elements of all taps' products."""
     return columns(p) * plane(p)
 
 

@@ -29,8 +29,9 @@ def vendor(p: ConvProblem) -> Mapping[str, Bind]:
 
 
 def stand_in(p: ConvProblem) -> Mapping[str, Bind]:
-    """The same call, by the algorithm that the library guesses: it tries none. For depthwise layers
-    torch's own kernels, as the library compiles some of its kernels for up to two seconds."""
+    """The vendor's call, by the algorithm that the library guesses: it tries none. For depthwise
+    layers torch's own kernels, as the library compiles some of its kernels for up to two
+    seconds."""
     return {name: partial(_bind, p, False) for name in vendor(p)}
 
 

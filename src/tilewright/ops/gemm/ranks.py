@@ -15,7 +15,7 @@ _BATCH = "".join(letter for letter in string.ascii_lowercase if letter not in "m
 
 
 def as_contraction(call: Call) -> Call:
-    """The same call with an ``equation``, where an operand is a vector or a batch of more than one
+    """The call with an ``equation``, where an operand is a vector or a batch of more than one
     dimension; else the call itself.
 
     Dimensions of size 1 in which A or B is broadcast are left out of its view. Raises `BadArgument`

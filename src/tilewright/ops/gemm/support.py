@@ -208,7 +208,7 @@ def serving(problem: GemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
 
 
 def refused(c: Columns, problem: GemmProblem, arch: Arch) -> Each:
-    """Of which configs `supports` says no."""
+    """For which configs `supports` says no."""
     return each(c, _illegal, arch) | unsupported(c, problem)
 
 

@@ -232,7 +232,7 @@ def _rolled(c: AttentionConfig, arch: Arch) -> bool:
 
 
 def rolls(dtype: str, head_dim: int, arch: Arch) -> bool:
-    """The same of rows that are not latent."""
+    """`_rolled` for rows that are not latent."""
     return _on_vectors(dtype, arch) or (arch.operand_copies > 1 and head_dim > 128)
 
 

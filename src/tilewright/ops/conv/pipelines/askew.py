@@ -50,7 +50,7 @@ def _whole(c: ConvConfig) -> int:
 
 
 def _strides(name: Any, multiple: Any) -> Numbers:
-    """Of x or y, from an image and from a channel to the next; 0 where there is one."""
+    """Strides of x or y: from an image to the next, and from a channel; 0 where there is one."""
 
     def values(x: Context) -> tuple[int, ...]:
         (count, channels, *_), given = (
@@ -137,7 +137,7 @@ def _tiles(c: Any, p: ConvProblem) -> Each:
 
 
 def _steps(c: Any, p: ConvProblem) -> Each:
-    """Of the pixels of all images."""
+    """Steps over the pixels of all images."""
     return p.n * cdiv(askew.pixels(p), c.tile_k)
 
 
@@ -171,7 +171,7 @@ def _alignments(p: ConvProblem) -> tuple[int, int]:
 _TILES = ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 128, 8), (64, 256, 8), (128, 32, 4))
 """Pixels and channels of the result; warps."""
 _FEW_TILES = ((128, 16, 4), (256, 16, 4), (256, 32, 4), (256, 64, 8))
-"""The same where few channels are summed: a tile is one step, which should have work."""
+"""Tiles where few channels are summed: a tile is one step, which should have work."""
 _OF_WEIGHTS = (
     (64, 64, 4), (64, 128, 8), (128, 64, 8), (128, 128, 8), (64, 256, 8), (128, 32, 4),
     (64, 32, 4), (32, 64, 4), (32, 32, 4),
@@ -179,9 +179,9 @@ _OF_WEIGHTS = (
 """Filters and channels; warps: both operands may be in registers."""
 _FEW_OF_WEIGHTS = ((16, 16, 4), (16, 32, 4), (32, 16, 4), (32, 32, 4))
 _FEW_DEPTH, _FEW_STAGES = 512, 4
-"""Of whole rows, the same where channels and filters are few; bytes of a step's pixels, and stages.
-A compute unit has two such workgroups, whose loads under way must be as many bytes as memory is
-away: steps of 128 bytes of each row are too few."""
+"""Bytes of a step's pixels, and stages, for gradients of few weights over whole rows. A compute
+unit has two such workgroups, whose loads under way must be as many bytes as memory is away: steps
+of 128 bytes of each row are too few."""
 _DEPTHS, _MORE_DEPTHS = (128,), (64, 128)
 """Bytes of a step's channels, or pixels, at most. Of weights, and on AMD GPUs, half as many where
 elements are loaded by themselves: they are in registers, and spilled otherwise."""

@@ -102,7 +102,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
 
 
 def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
-    """The same of several configs, which turn the same arrays and are none of the library's."""
+    """Estimates of several configs, which turn the same arrays and are none of the library's."""
     from tilewright.ops.gemm import estimate  # here, as it takes NumPy
 
     kernels, turned = c.gemm_config, c[0].turned

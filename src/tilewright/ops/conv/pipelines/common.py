@@ -45,7 +45,7 @@ def on_vectors(c: ConvConfig, arch: Arch) -> bool:
 
 
 LAUNCH_US = DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
-"""Of a kernel: its launch, the first load and the last store."""
+"""Microseconds of every kernel: its launch, the first load and the last store."""
 
 
 def estimated(

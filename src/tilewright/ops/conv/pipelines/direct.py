@@ -68,8 +68,8 @@ MOST_WRITTEN_OUT = 256
 """Products of a thread in a step, which are all written out."""
 
 MOST_LOADED = 144
-"""The same of the default space forward and for data: loads are all on their way at once, and have
-registers."""
+"""Products of a thread in a step, in the default space forward and for data: loads are all on their
+way at once, and have registers."""
 
 # --- tiles --------------------------------------------------------------------------------------
 
@@ -159,8 +159,8 @@ def _neighbours(p: ConvProblem, name: str) -> bool:
 FEW = 512
 """Products of a result up to which it is made one by one."""
 FEW_CHANNELS = 2
-"""The same of gradients of weights: channels or filters of a group. Each pair of them reads all
-pixels."""
+"""Channels or filters of a group up to which each weight's gradient is made by itself: each pair of
+them reads all pixels."""
 
 _SIDES = (64, 256, 1024)
 """Pixels of a tile, at most; beside the power of two that holds an image's."""
@@ -232,7 +232,7 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 # --- how long they take -------------------------------------------------------------------------
 
 LANE_BYTES = 4
-"""Of a compute unit's first cache, which a lane takes to load one element."""
+"""Bytes of a compute unit's first cache that a lane takes to load one element."""
 
 
 def _estimates(x: Context) -> Estimates:

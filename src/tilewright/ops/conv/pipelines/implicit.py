@@ -137,7 +137,7 @@ COPIED = 4
 """Least bytes of an asynchronous copy on NVIDIA GPUs; fewer pass through registers."""
 
 LEAST_STEP_BYTES = 32
-"""Of a step's products, for matrix instructions of 8-bit operands."""
+"""Least bytes of a step's products, for matrix instructions of 8-bit operands."""
 
 Tile = tuple[int, int, int, int]
 """tile_m, tile_n, bytes of tile_k, warps."""

@@ -132,7 +132,7 @@ FEW_UNITS, MANY_UNITS = 2, 4
 are few: a step's places follow from one another, and more workgroups go on meanwhile."""
 
 SUM_BYTES, READ_FOR_SUMS = 4, 16
-"""Of a sum of a part; and what is read for each byte of sums where these are few."""
+"""Bytes of a part's sum, and bytes that are read for each byte of sums where these are few."""
 
 
 def _splits(c: Any, p: ConvProblem, device: Device) -> Each:

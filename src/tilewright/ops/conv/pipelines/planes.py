@@ -81,7 +81,7 @@ def _one(x: Context) -> int:
 
 
 def _widths(p: ConvProblem) -> tuple[int, ...]:
-    """Of lines of the source and of the result, and what divides by either."""
+    """Widths of lines of the source and of the result, and the numbers that divide by either."""
     (_, source), (_, made) = planes.sizes(p)
     return source, made, *dividing(source), *dividing(made)
 
@@ -144,7 +144,7 @@ def _too_small(c: ConvConfig, p: ConvProblem) -> bool:
 
 
 def _sums(c: ConvConfig) -> int:
-    """Of a tile, or of the matrix that is the weights' gradient."""
+    """Sums of a tile, or of the matrix that is the weights' gradient."""
     return (c.tile_k if c.direction == "weights" else c.tile_m) * c.tile_n
 
 
@@ -153,7 +153,7 @@ def _sums(c: ConvConfig) -> int:
 MOST_MATRIX = 2**12
 """Elements of a channel's matrix in the spaces."""
 _LINES = (16, 32, 64)
-"""Of a tile, at most."""
+"""Lines of a tile, at most."""
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
@@ -181,7 +181,7 @@ JOINED, LOADED, STORED, SUMMED = 22, 9, 10, 5
 """Instructions of a lane for each element of a matrix of taps, for each that is loaded and that is
 stored, and for each element of a gradient's matrix and each tap. Counted in sm_90's code."""
 TILE_INSTRUCTIONS, SUM_INSTRUCTIONS = 120, 60
-"""Of each thread beside them, for a tile, and for each tap of a gradient."""
+"""Instructions of each thread beside them, for a tile, and for each tap of a gradient."""
 
 
 def _estimates(x: Context) -> Estimates:

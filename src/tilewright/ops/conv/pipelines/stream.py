@@ -28,7 +28,7 @@ from tilewright.ops.pool import Each, Objections, because, each
 PIPELINE = "stream"
 
 VECTOR_BYTES = 16
-"""Of the channels that a thread moves at once, at most."""
+"""Bytes of channels that a thread moves at once, at most."""
 
 
 def _vectors(c: Any, p: ConvProblem) -> Each:
@@ -112,8 +112,9 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 # --- how long they take ---------------------------------------------------------------------------
 
 VECTOR_INSTRUCTIONS, ELEMENT_INSTRUCTIONS, THREAD_INSTRUCTIONS = 16, 1, 13
-"""Of a lane: for each vector, for each of its elements, and before the first. Counted in sm_90's
-code, which has 37 for a vector of 8 channels of 2 bytes, 109 for four, and 93 for four of 4."""
+"""Instructions of a lane: for each vector, for each of its elements, and before the first. Counted
+in sm_90's code, which has 37 for a vector of 8 channels of 2 bytes, 109 for four, and 93 for four
+of 4."""
 
 
 def _estimates(x: Context) -> Estimates:

@@ -209,8 +209,8 @@ def _read(c: ConvConfig) -> int:
 
 
 def _instructions(c: ConvConfig) -> float:
-    """Of a lane, times lanes, in a step. What a thread has of a pixel are neighbouring channels,
-    which are moved at once where they are aligned so."""
+    """Instructions of a lane, times lanes, in a step. A thread has neighbouring channels of a
+    pixel, which are moved at once where they are aligned so."""
     share = max(1, c.tile_m * c.tile_n // (c.num_warps * windows.LEAST_LANES))
     size = DTYPES[c.dtype].bytes
     at_once = max(1, min(share, c.alignment // size))
@@ -223,7 +223,8 @@ def _instructions(c: ConvConfig) -> float:
 
 
 def _once(c: ConvConfig) -> float:
-    """Of a lane, times lanes, at the end: rows of a tile of weights add up their sums."""
+    """Instructions of a lane, times lanes, at the end: rows of a tile of weights add up their
+    sums."""
     if c.direction != "weights":
         return 0
     return c.tile_m * c.tile_n * math.prod(windows.held(c).taps) * CONV.WINDOW_SUM_INSTRUCTIONS

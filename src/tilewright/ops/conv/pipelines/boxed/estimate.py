@@ -179,8 +179,8 @@ def _step(c: Columns, p: ConvProblem, device: Device, through: float) -> Steps:
 
 
 def _shared_bytes(c: ConvConfig) -> float:
-    """Of a step, in and out: each accumulator reads the rows again, and each instruction's rows the
-    columns, as in GEMM's estimate."""
+    """Bytes of a step through shared memory, in and out: each accumulator reads the rows again, and
+    each instruction's rows the columns, as in GEMM's estimate."""
     size = c.tile_k * DTYPES[c.dtype].bytes
     rows, columns = c.tile_m * size, c.tile_n * size
     again = max(1.0, c.tile_m / WARPGROUP_ROWS)
