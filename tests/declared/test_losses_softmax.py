@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import ops
+from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
@@ -80,6 +80,27 @@ def test_other_types_are_refused(name):
         ops.family(name).problem_type(rows=1, columns=8, out_dtype="int8")
     with pytest.raises(BadArgument, match="dtype = e5m2; it takes"):
         ops.family(name).problem_type(rows=1, columns=8, dtype="e5m2", out_dtype="fp32")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "softmax_backward", "log_softmax_backward"])
+def test_few_long_rows_are_shared(name):
+    """By so many workgroups that each SM has two; of many rows each has its own."""
+    family, dispatcher = ops.family(name), Dispatcher(device="h200_sxm")
+    few = family.problem_type(rows=3, columns=20000)
+    config = dispatcher.select(few).config
+    assert config.SPLIT == 2
+    assert dispatcher.select(few).launch.steps[1].grid == (6, 1, 1)
+    assert verify.verify(dispatcher, few, config.name, seed=1).ok
+    for rows, parts in ((1, 16), (64, 4), (132, 1)):
+        problem = family.problem_type(rows=rows, columns=128256)
+        assert parts == dispatcher.select(problem).config.SPLIT
+
+
+def test_a_share_of_nothing_but_infinities_adds_nothing():
+    x = torch.full((2, 20000), -INF)
+    x[0, -1] = -1000.0
+    found = tw.softmax(x)
+    assert found[0, -1] == 1 and found[0].sum() == 1 and found[1].isnan().all()
 
 
 def test_long_rows_are_read_in_large_pieces():

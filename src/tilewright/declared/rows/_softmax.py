@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.custom import Declaration, Gradient, In, Out, Scratch, declare, kernel
 from tilewright.custom.declaration import Array
 from tilewright.declared._arrays import functions
 from tilewright.declared.rows import _long, _tiles
 
 TILES = _long.Long()
+SPLITS = (1, 2, 4, 8, 16, 32)
+"""Workgroups that share a row that is read in pieces."""
+SMS = 132
+"""Of an H200: with fewer rows, SMs are idle unless rows are shared, by two workgroups of each."""
 FLOATS = ("fp32", "bf16", "fp16")
 """Element types of operands and results."""
 
@@ -44,11 +48,50 @@ def below(values: Any) -> tuple[Any, Any]:
     return less, f.log(f.exp(less).sum(-1))[:, None]
 
 
+def pieces(problem: Any, block: int) -> int:
+    return int(-(-problem.columns // block))
+
+
+def fits(problem: Any, config: Any) -> bool | str:
+    most = 1 if config.HELD else pieces(problem, config.BLOCK)
+    if most < config.SPLIT:
+        return f"{config.SPLIT} workgroups for rows of {problem.columns} in {config.BLOCK}s"
+    return TILES.fits(problem, config)
+
+
+def narrows(problem: Any) -> dict[str, Any]:
+    """The only values of axes that `fits` takes."""
+    found = TILES.narrows(problem)
+    most = 1 if True in found["HELD"] else pieces(problem, min(found["BLOCK"]))
+    return {**found, "SPLIT": tuple(n for n in SPLITS if n <= most)}
+
+
+def prefers(problem: Any, config: Any) -> Any:
+    """As of all long rows; few of them are shared by so many that each SM has two workgroups."""
+    usual = _long.prefers(problem, config)
+    if config.HELD:
+        return usual
+    wanted = 1.0 if problem.rows >= SMS else 2 * SMS / max(1, problem.rows)
+    return max(config.SPLIT / wanted, wanted / config.SPLIT), usual
+
+
+def shared(config: Any) -> bool:
+    """Whether several workgroups share a row."""
+    return bool(config.SPLIT > 1)
+
+
+def workgroups(problem: Any, config: Any) -> tuple[int]:
+    """The grid of those."""
+    return (problem.rows * config.SPLIT,)
+
+
 def forward(name: str, reference: Callable[..., Any], amplifies: float) -> None:
     """Declare softmax, or its logarithm."""
     declare_on_rows(
         name,
-        f"{__package__}.kernels.softmax:{name}",
+        "softmax",
+        "parts_of_rows",
+        2,
         {
             "x": In("*rows", "columns", strides=("x_stride", 1)),
             "y": Out("*rows", "columns", dtype="out_dtype"),
@@ -72,7 +115,9 @@ def backward(name: str, reference: Callable[..., Any], values: tuple[float, floa
     """Declare the gradient of softmax, or of its logarithm, whose results lie between `values`."""
     declare_on_rows(
         name,
-        f"{__package__}.kernels.softmax_backward:{name}",
+        "softmax_backward",
+        f"{name}_parts",
+        1,
         {
             "y": In("*rows", "columns", values=values),
             "dy": In("*rows", "columns"),
@@ -86,21 +131,37 @@ def backward(name: str, reference: Callable[..., Any], values: tuple[float, floa
 
 
 def declare_on_rows(
-    name: str, place: str, operands: dict[str, Array], reference: Callable[..., Any], **more: Any
+    name: str,
+    file: str,
+    parts: str,
+    values: int,
+    operands: dict[str, Array],
+    reference: Callable[..., Any],
+    **more: Any,
 ) -> None:
-    """Declare an operation of one kernel, which has a scale."""
+    """Declare an operation of one kernel, or of two where several workgroups share a row. It has a
+    scale.
+
+    file: of the kernels. parts: the kernel that leaves so many `values` of each share.
+    """
+    place = f"{__package__}.kernels.{file}"
     declare(
         Declaration(
             name=name,
             module=f"{__package__}.{name}",
             operands=operands,
             scalars={"scale": ("fp32", 1.0)},
-            axes=_long.AXES,
-            parts=(kernel("main", place, _tiles.programs),),
+            axes={**_long.AXES, "SPLIT": SPLITS},
+            parts=(
+                kernel("main", f"{place}:{name}", _tiles.programs, lambda c: not shared(c)),
+                kernel("parts", f"{place}:{parts}", workgroups, shared),
+                kernel("finish", f"{place}:{name}_finish", workgroups, shared),
+            ),
+            temporaries={"parts": Scratch(lambda p, c: (values, p.rows, c.SPLIT), there=shared)},
             refuses=not_floats("dtype", "out_dtype"),
-            supports=TILES.fits,
-            narrows=TILES.narrows,
-            prefers=_long.prefers,
+            supports=fits,
+            narrows=narrows,
+            prefers=prefers,
             reference=reference,
             problems=PROBLEMS,
             **more,

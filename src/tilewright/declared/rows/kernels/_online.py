@@ -27,6 +27,16 @@ def piece(start, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
 
 
 @triton.jit
+def share(columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr):
+    """Of a row that SPLIT workgroups share: the row, this workgroup's number there, and its first
+    piece and the one behind its last."""
+    row = (tl.program_id(0) // SPLIT).to(tl.int64)
+    part = tl.program_id(0) % SPLIT
+    pieces = tl.cdiv(columns, BLOCK)
+    return row, part, part * pieces // SPLIT, (part + 1) * pieces // SPLIT
+
+
+@triton.jit
 def base(most):
     """What exponentials are taken against: the largest value; 0 where there are only -inf."""
     return tl.where(most == -float("inf"), 0.0, most)

@@ -2,7 +2,9 @@
 
 Idea. A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and stays in
 registers. A longer row is read once for its maximum and sum together (`_online`), and once more for
-the result, its last piece first: that is the likeliest to be in L2 still.
+the result, its last piece first: that is the likeliest to be in L2 still. Where such rows are
+fewer than SMs, SPLIT workgroups share each: one kernel leaves what each of them found, another
+puts that together, once for each of them, and makes its share of the result.
 
 Data. Values are multiplied by `scale` in fp32. Elements of -inf give 0 (their logarithm -inf); rows
 of nothing else give NaN, as torch's do.
@@ -15,7 +17,14 @@ logarithm was not timed.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels._online import base, joined, piece, vector, whole
+from tilewright.declared.rows.kernels._online import (
+    base,
+    joined,
+    piece,
+    share,
+    vector,
+    whole,
+)
 
 
 @triton.jit
@@ -66,6 +75,59 @@ def of_rows(
             below = scaled(x + row * x_stride, column, inside, scale) - against
             made = result(below, tl.exp(below), sum_, LOG)
             tl.store(y + row * columns + column, made.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def parts_of_rows(
+    x, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    alignment: tl.constexpr,
+):  # fmt: skip
+    """The maximum and the sum of a share of a row, to parts [2, rows, SPLIT]."""
+    row, part, first, end = share(columns, BLOCK, SPLIT)
+    VECTOR: tl.constexpr = vector(x.dtype.element_ty, alignment)
+    most = tl.full((BLOCK // 16,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK // 16,), tl.float32)
+    for turn in range(first, end):
+        column = piece(turn * BLOCK, BLOCK, VECTOR)
+        values = scaled(x + row * x_stride, column, column < columns, scale)
+        most, total = joined(most, total, values)
+    _, sum_ = whole(most, total)
+    at = row * SPLIT + part
+    tl.store(parts + at, tl.max(most, 0))
+    tl.store(parts + tl.cast(rows, tl.int64) * SPLIT + at, sum_)
+
+
+@triton.jit
+def shares(
+    x, y, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    LOG: tl.constexpr,
+):  # fmt: skip
+    row, _, first, end = share(columns, BLOCK, SPLIT)
+    at = row * SPLIT + tl.arange(0, SPLIT)
+    mosts = tl.load(parts + at)
+    against, sum_ = whole(mosts, tl.load(parts + tl.cast(rows, tl.int64) * SPLIT + at))
+    for turn in range(first, end):
+        column = (first + end - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < columns
+        below = scaled(x + row * x_stride, column, inside, scale) - against
+        made = result(below, tl.exp(below), sum_, LOG)
+        tl.store(y + row * columns + column, made.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def softmax_finish(
+    x, y, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """A share of a row, of what `parts_of_rows` left."""
+    shares(x, y, parts, rows, columns, x_stride, scale, BLOCK, SPLIT, False)
+
+
+@triton.jit
+def log_softmax_finish(
+    x, y, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """The same of the logarithm."""
+    shares(x, y, parts, rows, columns, x_stride, scale, BLOCK, SPLIT, True)
 
 
 @triton.jit

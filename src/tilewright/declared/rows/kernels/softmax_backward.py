@@ -6,7 +6,8 @@ Idea. Of y = softmax(scale · x) and of l = log softmax(scale · x):
     dx = scale · (dl - sum(dl) · exp(l))
 
 A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and stays in registers;
-a longer one is read once for the sum, and once more for the result, its last piece first.
+a longer one is read once for the sum, and once more for the result, its last piece first. Where
+such rows are fewer than SMs, SPLIT workgroups share each, in two kernels, as of softmax itself.
 
 What limits it: memory. Not timed.
 """
@@ -14,7 +15,7 @@ What limits it: memory. Not timed.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels._online import piece, vector
+from tilewright.declared.rows.kernels._online import piece, share, vector
 
 
 @triton.jit
@@ -68,6 +69,69 @@ def of_rows(
             made, arrived, terms = loaded(y + first, dy + first, column, inside, LOG)
             found = slopes(made, arrived, total, scale, LOG)
             tl.store(dx + first + column, found.to(dx.dtype.element_ty), inside)
+
+
+@triton.jit
+def sums_of_shares(
+    y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, ALIGNMENT: tl.constexpr,
+    LOG: tl.constexpr,
+):  # fmt: skip
+    row, part, begin, end = share(columns, BLOCK, SPLIT)
+    first = row * columns
+    VECTOR: tl.constexpr = vector(y.dtype.element_ty, ALIGNMENT)
+    sums = tl.zeros((BLOCK // 16,), tl.float32)
+    for turn in range(begin, end):
+        column = piece(turn * BLOCK, BLOCK, VECTOR)
+        _, _, terms = loaded(y + first, dy + first, column, column < columns, LOG)
+        sums += tl.sum(tl.sum(terms, 2), 1)
+    tl.store(parts + row * SPLIT + part, tl.sum(sums, 0))
+
+
+@triton.jit
+def slopes_of_shares(
+    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr, LOG: tl.constexpr
+):
+    row, _, begin, end = share(columns, BLOCK, SPLIT)
+    first = row * columns
+    total = tl.sum(tl.load(parts + row * SPLIT + tl.arange(0, SPLIT)), 0)
+    for turn in range(begin, end):
+        column = (begin + end - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < columns
+        made, arrived, _ = loaded(y + first, dy + first, column, inside, LOG)
+        found = slopes(made, arrived, total, scale, LOG)
+        tl.store(dx + first + column, found.to(dx.dtype.element_ty), inside)
+
+
+@triton.jit
+def softmax_backward_parts(
+    y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr
+):
+    """The sum of a share of a row, to parts [rows, SPLIT]."""
+    sums_of_shares(y, dy, parts, columns, BLOCK, SPLIT, alignment, False)
+
+
+@triton.jit
+def log_softmax_backward_parts(
+    y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr
+):
+    """The same of the logarithm."""
+    sums_of_shares(y, dy, parts, columns, BLOCK, SPLIT, alignment, True)
+
+
+@triton.jit
+def softmax_backward_finish(
+    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr
+):
+    """A share of a row's gradient, of the sums of all shares."""
+    slopes_of_shares(y, dy, dx, parts, columns, scale, BLOCK, SPLIT, False)
+
+
+@triton.jit
+def log_softmax_backward_finish(
+    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr
+):
+    """The same of the logarithm."""
+    slopes_of_shares(y, dy, dx, parts, columns, scale, BLOCK, SPLIT, True)
 
 
 @triton.jit
