@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import ops
+from tilewright import ops, verify
 from tilewright.errors import BadArgument
 
 torch = pytest.importorskip("torch")
@@ -62,6 +64,19 @@ def test_losses_and_gradients_are_torchs(form, with_gradient):
     if with_gradient:
         assert not made[1].requires_grad
         torch.testing.assert_close(made[1] * arriving[..., None], found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_few_long_rows_are_shared_or_not(with_gradient):
+    problem = ops.family("cross_entropy").problem_type(
+        rows=2, classes=16900, has_weight=True, with_gradient=with_gradient
+    )
+    dispatcher = tw.Dispatcher(device="h200_sxm")
+    config = dispatcher.select(problem).config
+    assert config.SPLIT == 2
+    for one in (config, replace(config, SPLIT=1)):
+        found = verify.verify(dispatcher, problem, one.name, seed=1)
+        assert found.ok, found
 
 
 @pytest.mark.parametrize("classes", [40, LONG])

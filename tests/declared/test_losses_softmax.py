@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,7 +92,8 @@ def test_few_long_rows_are_shared(name):
     config = dispatcher.select(few).config
     assert config.SPLIT == 2
     assert dispatcher.select(few).launch.steps[1].grid == (6, 1, 1)
-    assert verify.verify(dispatcher, few, config.name, seed=1).ok
+    for one in (config, replace(config, SPLIT=1)):
+        assert verify.verify(dispatcher, few, one.name, seed=1).ok
     for rows, parts in ((1, 16), (64, 4), (132, 1)):
         problem = family.problem_type(rows=rows, columns=128256)
         assert parts == dispatcher.select(problem).config.SPLIT

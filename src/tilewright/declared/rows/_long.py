@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.custom import Scratch
 from tilewright.declared.rows import _tiles
 
-AXES = {**_tiles.AXES, "num_warps": (*_tiles.AXES["num_warps"], 32)}
+SPLITS = (1, 2, 4, 8, 16, 32)
+"""Workgroups that share a row that is read in pieces."""
+
+AXES: dict[str, tuple[Any, ...]] = {
+    **_tiles.AXES,
+    "num_warps": (*_tiles.AXES["num_warps"], 32),
+    "SPLIT": SPLITS,
+}
 """32 warps are for long rows alone: an SM then has one or two workgroups."""
+
+SMS = 132
+"""Of an H200: with fewer rows, SMs are idle unless rows are shared, by two workgroups of each."""
 
 PIECES = (16384, 8192)
 """Elements of a long row that are read at once. Large ones, by many warps, so that few rows are
@@ -47,15 +58,35 @@ class Long:
             not config.HELD and _each(config) < LEAST_ELEMENTS
         ):
             return f"{_each(config):.0f} elements for each lane"
+        if (1 if config.HELD else self.pieces(problem, config.BLOCK)) < config.SPLIT:
+            return f"{config.SPLIT} workgroups for rows of {columns} in {config.BLOCK}s"
         if config.HELD and config.num_warps not in _tiles.AXES["num_warps"]:
             return f"{config.num_warps} warps for rows that are held"
         return True
 
     def narrows(self, problem: Any) -> dict[str, Sequence[Any]]:
         """The only values of axes that `fits` takes."""
-        held = getattr(problem, self.size) <= PIECES[0]
-        more = {"num_warps": _tiles.AXES["num_warps"]} if held else {"ROWS": (1,)}
-        return {"BLOCK": self.blocks(problem), "HELD": (held,), **more}
+        found: dict[str, Sequence[Any]]
+        if getattr(problem, self.size) <= PIECES[0]:
+            found = {"num_warps": _tiles.AXES["num_warps"], "HELD": (True,), "SPLIT": (1,)}
+        else:
+            most = self.pieces(problem, min(PIECES))
+            splits = tuple(n for n in SPLITS if n <= most)
+            found = {"ROWS": (1,), "HELD": (False,), "SPLIT": splits}
+        return {"BLOCK": self.blocks(problem), **found}
+
+    def pieces(self, problem: Any, block: int) -> int:
+        """Pieces of a row."""
+        return int(-(-getattr(problem, self.size) // block))
+
+    def prefers(self, problem: Any, config: Any) -> Any:
+        """As `_tiles` does where rows are held; else the largest piece, by the most warps, and few
+        rows are shared by so many workgroups that each SM has two."""
+        if config.HELD:
+            return _tiles.prefers(problem, config)
+        wanted = 1.0 if problem.rows >= SMS else 2 * SMS / max(1, problem.rows)
+        apart = max(config.SPLIT / wanted, wanted / config.SPLIT)
+        return apart, _each(config) / 64 - config.BLOCK
 
 
 def _each(config: Any) -> float:
@@ -64,6 +95,21 @@ def _each(config: Any) -> float:
     return each
 
 
-def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles` does where rows are held; else the largest piece, by the most warps."""
-    return _tiles.prefers(problem, config) if config.HELD else _each(config) / 64 - config.BLOCK
+def alone(config: Any) -> bool:
+    """Whether each row has a workgroup of its own."""
+    return not shared(config)
+
+
+def shared(config: Any) -> bool:
+    """Whether several workgroups share a row."""
+    return bool(config.SPLIT > 1)
+
+
+def workgroups(problem: Any, config: Any) -> tuple[int]:
+    """The grid where they do."""
+    return (problem.rows * config.SPLIT,)
+
+
+def parts(values: int) -> Scratch:
+    """What they leave for each other: so many `values` of each share."""
+    return Scratch(lambda problem, config: (values, problem.rows, config.SPLIT), there=shared)

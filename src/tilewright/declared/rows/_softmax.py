@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.custom import Declaration, Gradient, In, Out, Scratch, declare, kernel
+from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.custom.declaration import Array
 from tilewright.declared._arrays import functions
 from tilewright.declared.rows import _long, _tiles
 
 TILES = _long.Long()
-SPLITS = (1, 2, 4, 8, 16, 32)
-"""Workgroups that share a row that is read in pieces."""
-SMS = 132
-"""Of an H200: with fewer rows, SMs are idle unless rows are shared, by two workgroups of each."""
 FLOATS = ("fp32", "bf16", "fp16")
 """Element types of operands and results."""
 
@@ -46,43 +42,6 @@ def below(values: Any) -> tuple[Any, Any]:
     f = functions(values)
     less = values - f.amax(values, axis=-1)[:, None]
     return less, f.log(f.exp(less).sum(-1))[:, None]
-
-
-def pieces(problem: Any, block: int) -> int:
-    return int(-(-problem.columns // block))
-
-
-def fits(problem: Any, config: Any) -> bool | str:
-    most = 1 if config.HELD else pieces(problem, config.BLOCK)
-    if most < config.SPLIT:
-        return f"{config.SPLIT} workgroups for rows of {problem.columns} in {config.BLOCK}s"
-    return TILES.fits(problem, config)
-
-
-def narrows(problem: Any) -> dict[str, Any]:
-    """The only values of axes that `fits` takes."""
-    found = TILES.narrows(problem)
-    most = 1 if True in found["HELD"] else pieces(problem, min(found["BLOCK"]))
-    return {**found, "SPLIT": tuple(n for n in SPLITS if n <= most)}
-
-
-def prefers(problem: Any, config: Any) -> Any:
-    """As of all long rows; few of them are shared by so many that each SM has two workgroups."""
-    usual = _long.prefers(problem, config)
-    if config.HELD:
-        return usual
-    wanted = 1.0 if problem.rows >= SMS else 2 * SMS / max(1, problem.rows)
-    return max(config.SPLIT / wanted, wanted / config.SPLIT), usual
-
-
-def shared(config: Any) -> bool:
-    """Whether several workgroups share a row."""
-    return bool(config.SPLIT > 1)
-
-
-def workgroups(problem: Any, config: Any) -> tuple[int]:
-    """The grid of those."""
-    return (problem.rows * config.SPLIT,)
 
 
 def forward(name: str, reference: Callable[..., Any], amplifies: float) -> None:
@@ -151,17 +110,17 @@ def declare_on_rows(
             module=f"{__package__}.{name}",
             operands=operands,
             scalars={"scale": ("fp32", 1.0)},
-            axes={**_long.AXES, "SPLIT": SPLITS},
+            axes=_long.AXES,
             parts=(
-                kernel("main", f"{place}:{name}", _tiles.programs, lambda c: not shared(c)),
-                kernel("parts", f"{place}:{parts}", workgroups, shared),
-                kernel("finish", f"{place}:{name}_finish", workgroups, shared),
+                kernel("main", f"{place}:{name}", _tiles.programs, _long.alone),
+                kernel("parts", f"{place}:{parts}", _long.workgroups, _long.shared),
+                kernel("finish", f"{place}:{name}_finish", _long.workgroups, _long.shared),
             ),
-            temporaries={"parts": Scratch(lambda p, c: (values, p.rows, c.SPLIT), there=shared)},
+            temporaries={"parts": _long.parts(values)},
             refuses=not_floats("dtype", "out_dtype"),
-            supports=fits,
-            narrows=narrows,
-            prefers=prefers,
+            supports=TILES.fits,
+            narrows=TILES.narrows,
+            prefers=TILES.prefers,
             reference=reference,
             problems=PROBLEMS,
             **more,

@@ -51,6 +51,9 @@ def reference(
     return tuple(made)
 
 
+PLACE = f"{__package__}.kernels.cross_entropy"
+
+
 def scaled(dlogits: Any, dloss: Any) -> Any:
     """The gradient that the forward pass wrote, times what arrives for each row's loss."""
     import torch
@@ -127,12 +130,15 @@ declare(
         options={"with_lse": False, "with_gradient": False},
         axes=_long.AXES,
         parts=(
-            kernel("main", f"{__package__}.kernels.cross_entropy:cross_entropy", _tiles.programs),
+            kernel("main", f"{PLACE}:cross_entropy", _tiles.programs, _long.alone),
+            kernel("parts", f"{PLACE}:cross_entropy_parts", _long.workgroups, _long.shared),
+            kernel("finish", f"{PLACE}:cross_entropy_finish", _long.workgroups, _long.shared),
         ),
+        temporaries={"parts": _long.parts(4)},
         refuses=_entropy.refused,
         supports=_entropy.TILES.fits,
         narrows=_entropy.TILES.narrows,
-        prefers=_long.prefers,
+        prefers=_entropy.TILES.prefers,
         multiples=("classes", "logits_stride"),
         reference=reference,
         amplifies=8.0,

@@ -9,6 +9,8 @@ A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and 
 A longer row, as those of a vocabulary, is read once for maximum and sum together (`_online`). The
 gradient is written by the same launch if it is wanted (as in Liger Kernel, arXiv:2410.10989): a
 long row is then read a second time, its last piece first, which is the likeliest to be in L2 still.
+Where long rows are fewer than SMs, SPLIT workgroups share each: one kernel leaves what each of them
+found, another puts that together and makes the loss, and its share of the gradient.
 
 Edges. Rows whose target is `ignore_index` are not read: their loss and gradient are 0. Rows whose
 target is no class get NaN, and nothing is read at such a place.
@@ -21,7 +23,14 @@ where it took 79.1.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels._online import base, joined, piece, vector, whole
+from tilewright.declared.rows.kernels._online import (
+    base,
+    joined,
+    piece,
+    share,
+    vector,
+    whole,
+)
 from tilewright.declared.rows.kernels.softmax import scaled
 
 
@@ -64,6 +73,111 @@ def slopes(share, column, target, own, every, spread):
 
 
 @triton.jit
+def met(
+    logits, weight, classes, smoothing, first, end, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
+    has_weight: tl.constexpr,
+):  # fmt: skip
+    """Of the pieces `first` to `end` of a row that begins at `logits`, for each lane: the largest,
+    the sum of exponentials, of weights, and of weighted logits."""
+    most = tl.full((BLOCK // 16,), -float("inf"), tl.float32)
+    totals = tl.zeros((BLOCK // 16,), tl.float32)
+    weight_sums = tl.zeros((BLOCK // 16,), tl.float32)
+    weighted_sums = tl.zeros((BLOCK // 16,), tl.float32)
+    for turn in range(first, end):
+        column = piece(turn * BLOCK, BLOCK, VECTOR)
+        inside = column < classes
+        values = scaled(logits, column, inside, 1.0)
+        most, totals = joined(most, totals, values)
+        weighing = weights(weight, column, classes, smoothing, has_weight)
+        terms = tl.where(inside, values, 0.0)
+        if has_weight:
+            terms *= weighing
+            weight_sums += tl.sum(tl.sum(weighing, 2), 1)
+        weighted_sums += tl.sum(tl.sum(terms, 2), 1)
+    return most, totals, weight_sums, weighted_sums
+
+
+@triton.jit
+def gradients_of_pieces(
+    logits, weight, dlogits, classes, smoothing, first, end, read, against, class_, own, every,
+    spread, times, BLOCK: tl.constexpr, has_weight: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the same, to a row that begins at `dlogits`. The last piece is the first."""
+    for turn in range(first, end):
+        column = (first + end - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < classes
+        values = scaled(logits, column, inside & read, 1.0)
+        weighing = weights(weight, column, classes, smoothing, has_weight)
+        made = slopes(tl.exp(values - against), column, class_, own, every, spread * weighing)
+        made = tl.where(read, made * times, 0.0)
+        tl.store(dlogits + column, made.to(dlogits.dtype.element_ty), inside)
+
+
+@triton.jit
+def cross_entropy_parts(
+    logits, target, weight, parts, rows, classes, logits_stride, ignore_index, label_smoothing,
+    BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr, has_weight: tl.constexpr,
+):  # fmt: skip
+    """The largest logit of a share of a row, and its three sums, to parts [4, rows, SPLIT]."""
+    row, part, first, end = share(classes, BLOCK, SPLIT)
+    _, times, _ = targets(
+        target, weight, row, row < rows, classes, ignore_index, label_smoothing, has_weight
+    )
+    VECTOR: tl.constexpr = vector(logits.dtype.element_ty, alignment)
+    most, totals, weight_sums, weighted_sums = met(
+        logits + row * logits_stride, weight, classes, label_smoothing, first,
+        tl.where(times != 0.0, end, first), BLOCK, VECTOR, has_weight,
+    )  # fmt: skip
+    _, total = whole(most, totals)
+    each = tl.cast(rows, tl.int64) * SPLIT
+    at = parts + row * SPLIT + part
+    tl.store(at, tl.max(most, 0))
+    tl.store(at + each, total)
+    tl.store(at + 2 * each, tl.sum(weight_sums, 0))
+    tl.store(at + 3 * each, tl.sum(weighted_sums, 0))
+
+
+@triton.jit
+def cross_entropy_finish(
+    logits, target, weight, loss, lse, dlogits, parts, rows, classes, logits_stride, ignore_index,
+    label_smoothing, lse_square_scale, factor, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    has_weight: tl.constexpr, with_lse: tl.constexpr, with_gradient: tl.constexpr,
+):  # fmt: skip
+    """A row's loss, by the first of its workgroups, and a share of its gradient, of what
+    `cross_entropy_parts` left."""
+    row, part, first, end = share(classes, BLOCK, SPLIT)
+    class_, times, own = targets(
+        target, weight, row, row < rows, classes, ignore_index, label_smoothing, has_weight
+    )
+    read = times != 0.0
+    logits += row * logits_stride
+    picked = tl.load(logits + class_, class_ >= 0, 0.0).to(tl.float32)
+    each = tl.cast(rows, tl.int64) * SPLIT
+    at = parts + row * SPLIT + tl.arange(0, SPLIT)
+    against, total = whole(tl.load(at), tl.load(at + each))
+    spread = label_smoothing / classes
+    weight_sum = 1.0 * classes
+    if has_weight:
+        weight_sum = tl.sum(tl.load(at + 2 * each), 0)
+    weighted_sum = tl.sum(tl.load(at + 3 * each), 0)
+    total = tl.where(read, total, 1.0)
+    log_sum = tl.log(total)
+    found = losses(
+        against - picked + log_sum, against + log_sum, own, spread, weight_sum, weighted_sum,
+        lse_square_scale,
+    )  # fmt: skip
+    tl.store(loss + row, tl.where(read, found * times * factor, 0.0), part == 0)
+    if with_lse:
+        tl.store(lse + row, against + log_sum, part == 0)
+    if with_gradient:
+        every = (own + spread * weight_sum + 2.0 * lse_square_scale * (against + log_sum)) / total
+        gradients_of_pieces(
+            logits, weight, dlogits + row * classes, classes, label_smoothing, first, end, read,
+            against, class_, own, every, spread, times * factor, BLOCK, has_weight,
+        )  # fmt: skip
+
+
+@triton.jit
 def cross_entropy(
     logits, target, weight, loss, lse, dlogits, rows, classes, logits_stride, ignore_index,
     label_smoothing, lse_square_scale, factor, BLOCK: tl.constexpr, ROWS: tl.constexpr,
@@ -96,22 +210,10 @@ def cross_entropy(
         weighted_sum = tl.sum(tl.where(inside, values, 0.0) * weighing[None, :], 1)
     else:
         VECTOR: tl.constexpr = vector(logits.dtype.element_ty, alignment)
-        limit = tl.where(read, classes, 0)
-        most = tl.full((BLOCK // 16,), -float("inf"), tl.float32)
-        totals = tl.zeros((BLOCK // 16,), tl.float32)
-        weight_sums = tl.zeros((BLOCK // 16,), tl.float32)
-        weighted_sums = tl.zeros((BLOCK // 16,), tl.float32)
-        for start in range(0, limit, BLOCK):
-            column = piece(start, BLOCK, VECTOR)
-            inside = column < classes
-            values = scaled(logits + row * logits_stride, column, inside, 1.0)
-            most, totals = joined(most, totals, values)
-            weighing = weights(weight, column, classes, label_smoothing, has_weight)
-            terms = tl.where(inside, values, 0.0)
-            if has_weight:
-                terms *= weighing
-                weight_sums += tl.sum(tl.sum(weighing, 2), 1)
-            weighted_sums += tl.sum(tl.sum(terms, 2), 1)
+        most, totals, weight_sums, weighted_sums = met(
+            logits + row * logits_stride, weight, classes, label_smoothing, 0,
+            tl.where(read, tl.cdiv(classes, BLOCK), 0), BLOCK, VECTOR, has_weight,
+        )  # fmt: skip
         against, total = whole(most, totals)
         weighted_sum = tl.sum(weighted_sums, 0)
         if has_weight:
@@ -138,15 +240,8 @@ def cross_entropy(
             inside = there[:, None] & (column < classes)[None, :]
             tl.store(dlogits + at, made.to(dlogits.dtype.element_ty), inside)
         else:
-            pieces = tl.cdiv(classes, BLOCK)
-            for turn in range(pieces):
-                column = (pieces - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
-                inside = column < classes
-                values = scaled(logits + row * logits_stride, column, inside & read, 1.0)
-                weighing = weights(weight, column, classes, label_smoothing, has_weight)
-                made = slopes(
-                    tl.exp(values - against), column, class_, own, every, spread * weighing
-                )
-                made = tl.where(read, made * times, 0.0)
-                at = row * classes + column
-                tl.store(dlogits + at, made.to(dlogits.dtype.element_ty), inside)
+            gradients_of_pieces(
+                logits + row * logits_stride, weight, dlogits + row * classes, classes,
+                label_smoothing, 0, tl.cdiv(classes, BLOCK), read, against, class_, own, every,
+                spread, times, BLOCK, has_weight,
+            )  # fmt: skip
