@@ -248,7 +248,10 @@ def norm_in_one(
         values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
     )
     if quant == "row":
-        most = tl.max(tl.where(inside, tl.abs(values), 0.0), 1)
+        sizes = tl.abs(values)
+        if CENTRED:  # else they are 0 outside, as x is
+            sizes = tl.where(inside, sizes, 0.0)
+        most = tl.max(sizes, 1)
         scales = scale_of_block(most, y.dtype.element_ty)
         tl.store(row_scales + row, scales, row < rows)
         by = scales[:, None]
