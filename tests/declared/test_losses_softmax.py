@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright import ops, verify
 from tilewright.arch import arch
+from tilewright.compile import build
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 
@@ -97,6 +98,19 @@ def test_few_long_rows_are_shared(name):
     for rows, parts in ((1, 16), (64, 4), (132, 1)):
         problem = family.problem_type(rows=rows, columns=128256)
         assert parts == dispatcher.select(problem).config.SPLIT
+
+
+@pytest.mark.turns(5)
+@pytest.mark.parametrize(("device", "target"), [("h200_sxm", "sm_90"), ("mi300x", "gfx942")])
+@pytest.mark.parametrize(
+    "name", [*NAMES, "softmax_backward", "log_softmax_backward", "cross_entropy"]
+)
+def test_kernels_that_share_rows_are_built(name, device, target, store):
+    size = "classes" if name == "cross_entropy" else "columns"
+    problem = ops.family(name).problem_type(**{"rows": 3, size: 16640})
+    config = Dispatcher(device=device).select(problem).config
+    assert config.SPLIT == 2
+    build([(config, target)], store=store, workers=1).raise_if_failed()
 
 
 def test_a_share_of_nothing_but_infinities_adds_nothing():

@@ -97,7 +97,7 @@ def slopes_of_shares(
     for turn in range(begin, end):
         column = (begin + end - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
         inside = column < columns
-        made, arrived, _ = loaded(y + first, dy + first, column, inside, LOG)
+        made, arrived, _terms = loaded(y + first, dy + first, column, inside, LOG)
         found = slopes(made, arrived, total, scale, LOG)
         tl.store(dx + first + column, found.to(dx.dtype.element_ty), inside)
 
