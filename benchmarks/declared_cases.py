@@ -49,7 +49,7 @@ SECONDS = 0.3
 DTYPES = ("bf16", "fp16", "fp32")
 
 TORCH = "the fastest of torch's calls, `torch.compile` of them and a library's kernel of the whole"
-EAGER, COMPILED = "torch's calls", "`torch.compile` of torch's calls"
+COMPILED = "`torch.compile` of torch's calls"
 COPY = f"{rivals.COPY}, where these are more than an H200's L2 holds"
 
 
@@ -110,12 +110,7 @@ def _is_large(problem: Any) -> bool:
     return bool(problem.min_bytes > L2_BYTES)
 
 
-def _is_drawn_large(name: str, problem: Any) -> bool:
-    return _is_large(problem) and _is_drawn(name, problem)
-
-
 PARTS = (
-    Part("eager", EAGER, vendor=(rivals_declared.EAGER,)),
     Part("compiled", COMPILED, vendor=(rivals_declared.COMPILED,)),
     Part("copy", COPY, vendor=(rivals.COPY,), where=_is_large),
 )
@@ -129,10 +124,6 @@ def cases_of(ranges: Ranges) -> tuple[Case, ...]:
 
 
 def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
-    drawn_parts = (
-        Part("drawn", TORCH, where=partial(_is_drawn, name)),
-        Part("drawn-copy", COPY, (rivals.COPY,), partial(_is_drawn_large, name)),
-    )
     usual = Case(
         PREFIX + name.replace("_", "-"),
         f"{name}, {COUNT} of the sizes that its page states and {COUNT} drawn anew, by what a "
@@ -140,7 +131,8 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
         TORCH, partial(some, name, ranges), ours="answered",
         vendor=(rivals_declared.eager, rivals_declared.compiled, rivals_library.library),
         beside=(rivals.copy,),
-        exact="near", parts=(*PARTS, *drawn_parts), seconds=SECONDS,
+        exact="near", parts=(*PARTS, Part("drawn", TORCH, where=partial(_is_drawn, name))),
+        seconds=SECONDS,
         ahead=rivals_declared.compile_ahead,
     )  # fmt: skip
     yield usual
