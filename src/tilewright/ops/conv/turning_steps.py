@@ -32,12 +32,22 @@ def _temporary(name: str) -> str:
     return f"turned_{name}"
 
 
+def _ends(c: ConvConfig, name: str, aligned: int = 1) -> dict[str, Array]:
+    """`source` and `made` of a step that moves an array to its temporary, or the result back.
+
+    aligned: bytes that the array is promised to be aligned to.
+    """
+    back = name == made_of(c)
+    dtype = c.dtype_out if back else c.dtype
+    given = Array(dtype, lambda x: name, aligned=lambda config: aligned)
+    turned = Array(dtype, lambda x: _temporary(name), aligned=lambda config: binder.ALLOCATED)
+    source, made = (turned, given) if back else (given, turned)
+    return {"source": source, "made": made}
+
+
 def _cutting(c: ConvConfig, name: str) -> Part:
     """The step that cuts an array into rows, or puts it together from them."""
-    dtype = c.dtype_out if name == made_of(c) else c.dtype
     back = name == made_of(c)
-    source, made = (_temporary(name), name) if back else (name, _temporary(name))
-    of_patches = {True: binder.ALLOCATED, False: 1}
 
     def cut(x: Context) -> patches.Cut:
         return turning.cut_of(c.turned, x.problem, name)
@@ -56,8 +66,7 @@ def _cutting(c: ConvConfig, name: str) -> Part:
         grid=lambda x: cut(x).workgroups(x.device.compute_units),
         options=lambda config, arch: (("num_warps", 2), ("num_stages", 1)),
         own={
-            "source": Array(dtype, lambda x: source, aligned=lambda config: of_patches[back]),
-            "made": Array(dtype, lambda x: made, aligned=lambda config: of_patches[not back]),
+            **_ends(c, name),
             **{field: Numbers(kind, partial(number, field)) for field, kind in kinds.items()},
             "row": Numbers(
                 "i32", partial(number, "row"), multiples=lambda config: patches.whole(config.dtype)
@@ -142,14 +151,10 @@ def _adding(c: ConvConfig, name: str) -> Part:
 def _lengthening(c: ConvConfig, name: str) -> Part:
     """The step that copies an array into longer rows, or out of them."""
     back = name == made_of(c)
-    dtype = c.dtype_out if back else c.dtype
-    source, made = (_temporary(name), name) if back else (name, _temporary(name))
 
     def number(field: str, x: Context) -> Any:
         return getattr(longer.rows(x.problem, name), field)
 
-    # An aligned product's operands are aligned themselves.
-    alignment = {True: binder.ALLOCATED, False: c.alignment}
     kinds = {"rows": ("i64", "count"), "columns": ("i32", "columns"), "length": ("i32", "length")}
     return Part(
         name=f"turn_{name}",
@@ -157,8 +162,7 @@ def _lengthening(c: ConvConfig, name: str) -> Part:
         grid=lambda x: turning.tiles(c.turned, x.problem, name),
         options=own_options,
         own={
-            "source": Array(dtype, lambda x: source, aligned=lambda config: alignment[back]),
-            "made": Array(dtype, lambda x: made, aligned=lambda config: alignment[not back]),
+            **_ends(c, name, c.alignment),  # an aligned product's operands are aligned themselves
             **{
                 word: Numbers(kind, partial(number, field)) for word, (kind, field) in kinds.items()
             },
@@ -173,17 +177,13 @@ def _swapping(c: ConvConfig, name: str) -> Part:
     """The step that writes the weights with the last tap first and channels as filters, or writes
     such ones back."""
     back = name == made_of(c)
-    dtype = c.dtype_out if back else c.dtype
-    source, made = (_temporary(name), name) if back else (name, _temporary(name))
-    aligned = {True: binder.ALLOCATED, False: 1}
     return Part(
         name=f"turn_{name}",
         kernel="tilewright.ops.conv.kernels.swap:swap",
         grid=lambda x: swapping.blocks(x.problem),
         options=own_options,
         own={
-            "source": Array(dtype, lambda x: source, aligned=lambda config: aligned[back]),
-            "made": Array(dtype, lambda x: made, aligned=lambda config: aligned[not back]),
+            **_ends(c, name),
             "count": Numbers("i32", lambda x: math.prod(x.problem.shape_of("w"))),
             "filters": Numbers("i32", lambda x: x.problem.k),
             "taps": three(lambda p: tuple(dim.filter for dim in p.three)),
@@ -225,7 +225,6 @@ def _promised(name: str, of_channels: bool, config: ConvConfig) -> int:
 def _turning(c: ConvConfig, name: str) -> Part:
     """The step that turns an array."""
     back = name == made_of(c)
-    dtype = c.dtype_out if back else c.dtype
 
     def size(place: int, x: Context) -> int:
         """Rows, columns, source's plane and row, made's plane and row."""
@@ -238,8 +237,6 @@ def _turning(c: ConvConfig, name: str) -> Part:
 
     words = ("rows", "columns", "source_plane", "source_row", "made_plane", "made_row")
     kinds = ("i32", "i32", "i64", "i64", "i64", "i64")
-    source, made = (_temporary(name), name) if back else (name, _temporary(name))
-    of_turned = {True: binder.ALLOCATED, False: 1}
     channels = ("columns", "source_plane", "source_row") if back else ("rows", *words[4:])
     return Part(
         name=f"turn_{name}",
@@ -247,8 +244,7 @@ def _turning(c: ConvConfig, name: str) -> Part:
         grid=lambda x: turning.tiles(c.turned, x.problem, name),
         options=own_options,
         own={
-            "source": Array(dtype, lambda x: source, aligned=lambda config: of_turned[back]),
-            "made": Array(dtype, lambda x: made, aligned=lambda config: of_turned[not back]),
+            **_ends(c, name),
             **{
                 word: Numbers(
                     kind,
