@@ -65,9 +65,15 @@ operands: those of the scales and of `epilogue`, or by their names.
 rows, per_row: a map of rows of C to rows of A, int32 `[m]`, and how many rows of C each row has.
 zero_rest: writes zeros to rows of no group, which are else left as they are.
 bounds: whether offsets begin with where the first group begins.
+epilogue, precision, scale_a, scale_b, dtype_a, dtype_b: as `gemm` takes them.
+zero_b: whether weights in int4 have zero points.
+gates_apart: of an epilogue that pairs columns, whether B has all gates before all ups.
+quant: ``block`` rounds C to 8 bits, and the scales of each row's 128 columns are returned too.
+sizes, layout, alignment: of a list of products, as `tilewright.ops.grouped_gemm.pack` has them.
 
-Returns C, `[m, n]` or `[groups, m, n]`. Sizes on the device are clamped and not checked:
-`tilewright.ops.grouped_gemm.check` does that, and waits."""
+Returns C, `[m, n]` or `[groups, m, n]`, in A's dtype (bf16 of fp8, int32 of int8). Sizes on the
+device are clamped and not checked: `tilewright.ops.grouped_gemm.check` checks them, and waits for
+the device."""
     arguments = ("A", "B", "offsets", "*operands", "**numbered")
     formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS), by_name=vllm.space)
     drivers = (benchdnn.driver((onednn.OPTION,), onednn.read),)
