@@ -152,10 +152,10 @@ def test_long_rows_are_read_again_where_every_sm_has_several():
     ):  # fmt: skip
         config = one(columns=columns)[1]
         assert (config.AGAIN, config.num_warps, config.maxnreg) == (True, warps, registers)
-    for more in ({"rows": 500}, {"columns": 12287}, {"quant": "row", "out_dtype": "int8"}):
+    for more in ({"rows": 250}, {"columns": 12287}, {"quant": "row", "out_dtype": "int8"}):
         assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AGAIN
     for columns, warps in ((4096, 4), (8192, 8)):  # an SM has as many rows that are held
-        once = rms(columns=columns)[1]
+        once = chosen("rms_norm", rows=2000, columns=columns)[1]
         assert (once.HELD, once.AGAIN, once.AHEAD, once.num_warps) == (True, False, 0, warps)
     problem = layer(columns=12288)[0]
     assert not tw.Dispatcher(device="mi300x").select(problem).config.AGAIN
@@ -167,9 +167,14 @@ def test_rows_that_no_cache_has_are_loaded_ahead():
     assert config.AHEAD and not config.AGAIN and plan.launch.steps[0].grid == (264, 1, 1)
     for name in ("rms_norm", "layer_norm"):
         assert chosen(name, rows=1000, columns=14336)[1].AHEAD
-        assert not chosen(name, rows=500, columns=14336)[1].AHEAD
+        assert not chosen(name, rows=250, columns=14336)[1].AHEAD
     wide = {"dtype": "fp32", "w_dtype": "fp32", "out_dtype": "fp32"}
     assert not chosen("rms_norm", rows=1000, columns=20000, **wide)[1].AHEAD
+
+
+def test_a_few_short_rows_have_a_workgroup_each():
+    assert chosen("rms_norm", rows=517, columns=832)[1].ROWS == 1
+    assert chosen("rms_norm", rows=30000, columns=832)[1].ROWS == 2
 
 
 def test_short_rows_of_layer_norms_share_what_is_loaded_for_a_column():

@@ -87,7 +87,8 @@ def test_what_a_lane_moves_at_once(columns, apart, moved, store):
     [
         ((9, 33, 65), "add", (3,), 1),  # x lies as y does, a is broadcast
         ((9, 33, 65), "mul+add", (5, 7), 5),
-        ((9, 33, 66), "add", (3,), 0),  # rows have vectors
+        ((9, 33, 66), "add", (3,), 1),  # of 4 bytes
+        ((9, 33, 68), "add", (3,), 0),  # rows have vectors
         ((9, 33, 66), "add", (7,), 3),  # longer ones where all lie as y does
         ((9, 33, 64), "add", (7,), 0),
         ((1 << 16, 1 << 10, 33), "add", (3,), 0),  # more elements than are counted

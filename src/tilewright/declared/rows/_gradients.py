@@ -60,7 +60,7 @@ def prefers(problem: Any, config: Any) -> float:
     padded: float = count * config.ROWS * config.TURNS / rows
     halves = config.AHEAD or not config.HELD
     usual = _tiles.LANE_ELEMENTS // (2 if halves else 1)
-    far = _tiles.prefers(problem, config, usual) * (1.0 if config.AHEAD else 1.01)
+    far = _tiles.far(config, usual) * (1.0 if config.AHEAD else 1.01)
     found: float = far * idle * (1.0 + count / rows) * padded
     return found
 

@@ -214,7 +214,7 @@ def prefers(problem: Any, config: Any) -> float:
     if config.AHEAD:
         return float(-1.0 if several == "ahead" else score + 8.0)
     if config.HELD:
-        return score + (0.5 if several == "twos" and config.ROWS != 2 else 0.0)
+        return score + (1.5 if several == "twos" and config.ROWS != 2 else 0.0)
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.
     at_once = _SMS * _LANES // (32 * config.num_warps) * _tiles.PIECE // config.BLOCK
@@ -233,14 +233,14 @@ def _several(problem: Any) -> str:
     instructions, of which two rows share some. What an H200 took of 35 problems is in
     benchmarks/results/operations_tiles_h200.json.
     """
-    longest = max(blocks(problem))
-    if problem.rows <= 4 * _SMS or problem.columns > longest:
+    longest, held = max(blocks(problem)), _held_at_once(problem)
+    if problem.rows <= max(2, held) * _SMS or problem.columns > longest:
         return ""
     if problem.columns <= 2 * LEAST_LONG:
         if problem.family == "layer_norm" and problem.columns * problem.rows > 16 * _SMS * _LANES:
             return "twos"
         return "once" if problem.columns > LEAST_LONG else ""
-    held, warps = _held_at_once(problem), again_warps(problem)
+    warps = again_warps(problem)
     if warps and problem.quant != "row":
         again = _at_once(warps[0], _registers(problem, warps[0]))
         if again > held and (again > 2 or longest == MOST):

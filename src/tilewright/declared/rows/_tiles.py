@@ -23,6 +23,10 @@ of them load while others sum. Of 212 problems of norms, their gradients, softma
 rounding that were tuned on an H200 (the shipped tables), 8 or fewer were best in 25."""
 
 
+FEW_PROGRAMS = 528
+"""Workgroups that are preferred to several rows in each, four for each SM of an H200. 517 rows of
+832 elements took longer by twos than one by one."""
+
 PIECE = 4096
 """Elements of a piece, where a row is read in pieces. A lane keeps several values for each of its
 elements, sums among them, so pieces are small enough for registers."""
@@ -80,10 +84,17 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (-(-problem.rows // config.ROWS),)
 
 
-def prefers(problem: Any, config: Any, usual: int = USUAL_ELEMENTS) -> float:
+def far(config: Any, usual: int) -> float:
     """How many times a tile has more or fewer than `usual` elements for each lane."""
     each: float = config.BLOCK * config.ROWS / (32 * config.num_warps)
     return max(each / usual, usual / each)
+
+
+def prefers(problem: Any, config: Any, usual: int = USUAL_ELEMENTS) -> float:
+    """The same, and how many times fewer workgroups there are than rows, up to `FEW_PROGRAMS`."""
+    rows = max(1, problem.rows)
+    few: float = min(FEW_PROGRAMS, rows) / min(FEW_PROGRAMS, rows / config.ROWS)
+    return far(config, usual) * few
 
 
 def prefers_held(problem: Any, config: Any, usual: int = USUAL_ELEMENTS) -> float:

@@ -34,6 +34,13 @@ SIZES = (
     {"columns": 2048, "experts": 128, "slots": 8},
 )
 
+
+def prefers(problem: Any, config: Any) -> float:
+    """As of rows that are read once, of which each slot's result is made."""
+    held = 0.0 if config.HELD else 16.0
+    return _tiles.far(config, _tiles.USUAL_ELEMENTS) + held
+
+
 declare(
     Declaration(
         name="quantise_expert_rows",
@@ -65,7 +72,7 @@ declare(
         refuses=_quantised.refused,
         supports=_tiles.fits,
         narrows=_tiles.narrows,
-        prefers=_tiles.prefers_held,
+        prefers=prefers,
         multiples=("columns", "x_stride"),
         reference=reference,
         amplifies=4.0,

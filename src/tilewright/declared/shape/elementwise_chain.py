@@ -117,7 +117,9 @@ def alike(problem: Any) -> int:
 
 def counted(problem: Any, unit: bool) -> int:
     """`alike` where rows are too odd for vectors, and elements are counted over the ends of rows;
-    0 elsewhere. Where all operands are alike this serves wherever vectors are short."""
+    0 elsewhere. Where all operands are alike this serves wherever vectors are short; else of up to
+    4 bytes: an H200 took 31.8 µs to multiply 90 × 2166 rows of 86 in fp16 by a number of each line
+    in tiles of rows, and compiled torch 19."""
     lie = alike(problem)
     wide = [name for name in there(problem) if over(problem, name)]
     far = [
@@ -129,7 +131,7 @@ def counted(problem: Any, unit: bool) -> int:
         return 0
     together = math.gcd(_tiles.MOST_AT_ONCE, *(getattr(problem, name) for name in apart(problem)))
     whole = all(lie >> NAMES.index(name) & 1 for name in wide)
-    short = together * DTYPES[problem.dtype].bytes < VECTOR if whole else together == 1
+    short = together * DTYPES[problem.dtype].bytes < (VECTOR if whole else VECTOR // 2)
     return lie if short else 0
 
 
