@@ -25,7 +25,7 @@ from typing import Any
 
 from tilewright.ops.conv import ConvProblem, library_record
 from tilewright.ops.conv.library_record import LONG, Lying, Recorded, lying
-from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.product import product
 from tilewright.tables import file, named
 
 RECORD = Path(__file__).parent / "results" / "conv_tuned_h200.json"
@@ -87,7 +87,7 @@ def recorded() -> dict[Class, list[float]]:
     """The library's first algorithm's time over that of the estimate's choice."""
     found: dict[Class, list[float]] = defaultdict(list)
     for p, row in layers():
-        of = by_gemm.product(p)
+        of = product(p)
         timed = "library_us" in row and "untuned_us" in row and library_record.timed(p)
         if timed and not isinstance(of, str) and of.batching == "none":
             ratio = row["library_us"] / row["untuned_us"]

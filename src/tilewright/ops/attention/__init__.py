@@ -78,8 +78,8 @@ q_scale, k_scale, v_scale, o_scale: of fp8.
 new_k, new_v, rotary_cos, rotary_sin: rows to append to the cache, and angles to turn them by.
 layout, kv_layout: ``bshd`` or ``bhsd``.
 seed, offset: of dropout's random numbers.
-deterministic: gradients have the same bits in every run. batch_invariant: one kernel whatever the
-    batch is.
+deterministic: gradients have the same bits in every run.
+batch_invariant: one kernel whatever the batch is.
 
 Returns O like Q (bf16 of fp8); with `lse`, also the logarithm of each row's sum, fp32
 `[batch, heads, queries]`; with `random`, dropout's bytes."""
