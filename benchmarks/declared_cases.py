@@ -44,7 +44,7 @@ two seconds, and Inductor compiles for each what its autotuning asks for."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
 TRIES = 10_000
 L2_BYTES = device("h200_sxm").l2_bytes
-SECONDS = 0.3
+SECONDS = 0.2
 """Of the samples of one way: there are many problems, and torch's calls may take long."""
 DTYPES = ("bf16", "fp16", "fp32")
 
