@@ -100,7 +100,7 @@ def test_a_form_is_compiled_whole(problem, monkeypatch):
     whole = torch.compile
     monkeypatch.setattr(
         torch, "compile",
-        lambda function, mode, **how: whole(function, backend="eager", **how),
+        lambda function, options, **how: whole(function, backend="eager", **how),
     )  # fmt: skip
     operands = on_torch(problem)
     (bind,) = rivals_declared.compiled(problem, None).values()
