@@ -28,8 +28,8 @@ def docstring(op: str) -> str:
         f"{first}\n\n"
         "The default dispatcher chooses the kernel, which is built on first use. `out` is written\n"
         "to; without it, outputs are made, and torch records the operation's gradients. The\n"
-        "launch is queued on `stream`, or on torch's current stream. See `Dispatcher.run` of\n"
-        "`tilewright` for what arrays may be and what is raised."
+        "launch is queued on `stream`, or on torch's current stream. For what arrays may be and\n"
+        "what is raised see `tilewright.Dispatcher.run`."
     )
 
 
