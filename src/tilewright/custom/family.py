@@ -12,7 +12,16 @@ from tilewright import checks
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
-from tilewright.custom import catalogue, drawn, extents, fitting, gradient, help, kinds, stated
+from tilewright.custom import (
+    catalogue,
+    docstrings,
+    drawn,
+    extents,
+    fitting,
+    gradient,
+    kinds,
+    stated,
+)
 from tilewright.custom.declaration import COMPILER, Array, Declaration, flag
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument
@@ -39,7 +48,7 @@ class CustomFamily(Defaults):
 
     def __init__(self, declared: Declaration) -> None:
         self.declared = declared
-        self.name, self.says = declared.name, help.says(declared)
+        self.name, self.says = declared.name, docstrings.says(declared)
         self.problem_type = kinds.problem_type(declared)
         self.config_type = kinds.config_type(declared)
         self.arguments = tuple(n for n, x in declared.operands.items() if x.by_position)

@@ -10,7 +10,7 @@ from dataclasses import field, make_dataclass
 from typing import Any
 
 from tilewright.checks import whole
-from tilewright.custom import extents, help
+from tilewright.custom import docstrings, extents
 from tilewright.custom.declaration import Declaration, flag
 from tilewright.dtypes import DTYPES, dtype, named
 from tilewright.errors import BadArgument, UnknownName, shown
@@ -120,7 +120,7 @@ def problem_type(d: Declaration) -> type[Any]:
             "work": property(work),
             "min_bytes": property(min_bytes),
             "__str__": text,
-            "__doc__": help.problem(d),
+            "__doc__": docstrings.problem(d),
             "__module__": TOP,
         },
         frozen=True,
@@ -162,7 +162,7 @@ def config_type(d: Declaration) -> type[Any]:
             "family": d.name,
             "name": property(lambda self: name_of(d, self), doc="The kernel's name."),
             "pipeline": property(lambda self: "custom", doc="One for all declared operations."),
-            "__doc__": help.config(d),
+            "__doc__": docstrings.config(d),
             "__module__": TOP,
         },
         frozen=True,
