@@ -52,13 +52,14 @@ def programs(problem: Any, config: Any) -> int:
 
 def prefers(problem: Any, config: Any) -> float:
     """How far a config is from `_tiles.LANE_ELEMENTS` for each lane, or from half as many where a
-    lane reads the next tile ahead and so has two, or reads rows in pieces; from `USUAL_WARPS`, or
+    lane reads the next tile ahead and so has two, reads rows in pieces, or has elements of 32 bits,
+    of which it would spill some (328 bytes of 32 in a build for sm_90); from `USUAL_WARPS`, or
     as many workgroups as there are rows; what partial sums add to the rows; and how many rows its
     tiles have more than there are. Reading ahead comes first."""
     count, rows = max(1, programs(problem, config)), max(1, problem.rows)
     idle = max(1.0, min(USUAL_WARPS / config.num_warps, rows) / count)
     padded: float = count * config.ROWS * config.TURNS / rows
-    halves = config.AHEAD or not config.HELD
+    halves = config.AHEAD or not config.HELD or DTYPES[problem.dtype].bytes > 2
     usual = _tiles.LANE_ELEMENTS // (2 if halves else 1)
     far = _tiles.far(config, usual) * (1.0 if config.AHEAD else 1.01)
     found: float = far * idle * (1.0 + count / rows) * padded
