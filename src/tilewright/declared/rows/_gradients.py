@@ -61,7 +61,7 @@ def prefers(problem: Any, config: Any) -> float:
     padded: float = count * config.ROWS * config.TURNS / rows
     halves = config.AHEAD or not config.HELD or DTYPES[problem.dtype].bytes > 2
     usual = _tiles.LANE_ELEMENTS // (2 if halves else 1)
-    far = _tiles.far(config, usual) * (1.0 if config.AHEAD else 1.01)
+    far = _tiles.far(config, usual) * (1.0 if config.AHEAD else 1.05)
     found: float = far * idle * (1.0 + count / rows) * padded
     return found
 
