@@ -5,7 +5,7 @@ choice's place is how many are of a lower expert, or of the same and earlier: ea
 each, so nothing is added atomically, and the order is that of `sort_by_expert`. An expert's end is
 how many choices are of no higher expert.
 
-What limits it: latency: k rounds of reductions, then one of comparisons. Not timed.
+What limits it: latency: k rounds of reductions, then one of comparisons. Times: docs/operations.md.
 """
 
 import triton

@@ -7,7 +7,7 @@ order is that of the choices' numbers, so the sum has the same bits in every run
 Data. Each row is read once, BLOCK columns that lie together; a choice without a row is not read.
 The places and the weights of a token come from the cache after the first of its workgroups.
 
-What limits it: memory; of few tokens, latency. Not timed.
+What limits it: memory; of few tokens, latency. Times: docs/operations.md.
 """
 
 import triton

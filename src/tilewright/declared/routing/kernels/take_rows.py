@@ -3,7 +3,7 @@
 Idea. A workgroup copies a piece of a row, or writes zeros where there is none. Elements are passed
 on as they are.
 
-What limits it: memory. Not timed.
+What limits it: memory. Times: docs/operations.md.
 """
 
 import triton

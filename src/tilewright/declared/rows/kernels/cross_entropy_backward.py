@@ -7,7 +7,7 @@ which smoothed losses of weighted classes need, is made by each workgroup anew.
 Edges. Rows whose target is `ignore_index` are not read: they get 0. Rows whose target is no class
 get NaN.
 
-What limits it: memory. Not timed.
+What limits it: memory. Times: docs/operations.md.
 """
 
 import triton

@@ -10,7 +10,7 @@ up in a fixed order. Neither rms nor n is kept by the forward pass: making them 
 more. With AHEAD, a workgroup reads the next tile before it computes with the present one: few
 workgroups fit on an SM, so that memory would else wait for their arithmetic.
 
-What limits it: memory: x and dy are read once where rows are held. Not timed.
+What limits it: memory: x and dy are read once where rows are held. Times: docs/operations.md.
 """
 
 import triton

@@ -1,7 +1,7 @@
 """Rotary embedding of q and k. Idea and data: `_rotations`.
 
 What limits it: memory: q and k are read once and written once; cos and sin come from L2 after the
-first group of heads. Not timed.
+first group of heads. Times: docs/operations.md.
 """
 
 import triton

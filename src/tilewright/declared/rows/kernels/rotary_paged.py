@@ -5,7 +5,7 @@ Idea. That of `_rotations`.
 Data. A workgroup has heads of q, of k or of v: v is copied by tiles like those of k. Where heads of
 k and v go follows from the tokens' slots, which are read beside their positions.
 
-What limits it: memory: q, k and v are read once and written once. Not timed.
+What limits it: memory: q, k and v are read once and written once. Times: docs/operations.md.
 """
 
 import triton

@@ -9,7 +9,7 @@ A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and 
 a longer one is read once for the sum, and once more for the result, its last piece first. Where
 such rows are fewer than SMs, SPLIT workgroups share each, in two kernels, as of softmax itself.
 
-What limits it: memory. Not timed.
+What limits it: memory. Times: docs/operations.md.
 """
 
 import triton
