@@ -10,7 +10,8 @@ s · (ds - sum(s · ds)) for a softmax, over all experts or over the chosen. A w
 logits of ROWS tokens, and spreads what arrived over the tile by comparing ids: each logit has one
 writer.
 
-What limits it: memory: logits are read, and their gradients written, once. Times: docs/operations.md.
+What limits it: memory: logits are read, and their gradients written, once. Times:
+docs/operations.md.
 """
 
 import triton

@@ -1,6 +1,7 @@
 """Rotary embedding of q and k where they lie. Idea and data: `_rotations`.
 
-What limits it: memory. The rotated elements are read once and written once. Times: docs/operations.md.
+What limits it: memory. The rotated elements are read once and written once. Times:
+docs/operations.md.
 """
 
 import triton
