@@ -14,7 +14,7 @@ from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.jsonfile import load_json, parse_json
 from tilewright.measure.problems import _json_rows, load_problems
 from tilewright.registry import Registry
-from tilewright.space import load_space
+from tilewright.space_file import load_space
 from tilewright.tables import aiter, file
 
 SM90 = arch("sm_90")

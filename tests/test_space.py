@@ -12,7 +12,8 @@ from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, BadFile, EmptySpace, UnknownName
 from tilewright.ops.formats import Formats
-from tilewright.space import KernelSpace, load_space, space_to_json
+from tilewright.space import KernelSpace
+from tilewright.space_file import load_space, space_to_json
 
 SM90 = arch("sm_90")
 GFX942 = arch("gfx942")

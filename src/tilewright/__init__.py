@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from tilewright.select.analytical import Analytical
     from tilewright.select.constraints import Constraints
     from tilewright.select.tuned import Tuned
-    from tilewright.space import Expansion, KernelSpace, load_space
+    from tilewright.space import Expansion, KernelSpace
+    from tilewright.space_file import load_space
     from tilewright.tables.row import Row
     from tilewright.tables.table import Table
     from tilewright.verdict import Verdict
@@ -63,7 +64,8 @@ _EXPORTS = {
     "select.analytical": ("Analytical",),
     "select.constraints": ("Constraints",),
     "select.tuned": ("Tuned",),
-    "space": ("Expansion", "KernelSpace", "load_space"),
+    "space": ("Expansion", "KernelSpace"),
+    "space_file": ("load_space",),
     "tables.row": ("Row",),
     "tables.table": ("Table",),
     "verdict": ("Verdict",),
@@ -83,6 +85,7 @@ _ROOMS = (
     "select",
     "serving",
     "space",
+    "space_file",
     "tables",
     "torch",
     "verify",

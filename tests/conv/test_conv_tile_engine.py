@@ -13,7 +13,7 @@ from tilewright.errors import BadFile, EmptySpace
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.formats.tile_engine import TILES
-from tilewright.space import load_space
+from tilewright.space_file import load_space
 
 GFX950 = arch("gfx950")
 PIPELINES = ["basic_v1", "mem", "compv3", "compv4", "compv5", "compv6", "comp_async",

@@ -9,7 +9,7 @@ import pytest
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadFile
-from tilewright.space import load_space
+from tilewright.space_file import load_space
 
 GFX950 = arch("gfx950")
 TILE = {"tile_m": 16, "tile_n": 64, "warp_per_block_m": 2, "warp_per_block_n": 2}

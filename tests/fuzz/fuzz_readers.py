@@ -21,7 +21,7 @@ import msgspec
 import mutations
 from fuzz_seeds import GFX942, H200, MI300X, SM90
 
-from tilewright import capture_file, ops, space
+from tilewright import capture_file, ops, space, space_file
 from tilewright.arch import arch, device, targets
 from tilewright.arch.model import Arch
 from tilewright.bundle import Bundle
@@ -98,7 +98,7 @@ def _targets(random: Random, folder: Path) -> None:
 def _space(random: Random, folder: Path) -> None:
     data = mutations.json_text(random.choice(seeds.spaces()), random)
     this = random.choice((SM90, GFX942))
-    declared, _ = space.load_space(_file(folder, "space.json", data), this)
+    declared, _ = space_file.load_space(_file(folder, "space.json", data), this)
     declared.expand(this)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, BadFile
-from tilewright.space import load_space
+from tilewright.space_file import load_space
 
 TILES = {
     "tile_m": {"values": [1]}, "tile_n": {"values": [1]}, "tile_k": {"values": [512]},

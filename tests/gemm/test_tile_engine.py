@@ -12,7 +12,8 @@ from tilewright.arch import Mma, arch
 from tilewright.errors import BadArgument, BadFile, EmptySpace
 from tilewright.ops.gemm.formats.tile_engine import read_sweep
 from tilewright.ops.gemm.pipelines import PIPELINES
-from tilewright.space import KernelSpace, space_to_json
+from tilewright.space import KernelSpace
+from tilewright.space_file import space_to_json
 
 GFX942 = arch("gfx942")
 SM90 = arch("sm_90")

@@ -12,7 +12,7 @@ from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadFile, EmptySpace
 from tilewright.ops.gemm.formats.variants import VARIANTS
-from tilewright.space import load_space
+from tilewright.space_file import load_space
 
 SM90 = arch("sm_90")
 DOCUMENT: dict[str, Any] = {

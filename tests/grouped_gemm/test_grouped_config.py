@@ -20,7 +20,8 @@ from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import STACKED, WALKED
 from tilewright.ops.products import OUTPUTS, accumulator, outputs
 from tilewright.registry import Registry
-from tilewright.space import KernelSpace, load_space
+from tilewright.space import KernelSpace
+from tilewright.space_file import load_space
 
 SM90 = arch("sm_90")
 counts = st.integers(1, 10_000)

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, BadFile
-from tilewright.space import load_space
+from tilewright.space_file import load_space
 
 SM90, MI350 = arch("sm_90"), arch("gfx950")
 NAME = "E=128,N=384,device_name=NVIDIA_H200{}.json"

@@ -13,7 +13,7 @@ from tilewright.arch import arch
 from tilewright.errors import BadFile, UnknownName
 from tilewright.measure.measurement import problem_text
 from tilewright.measure.problems import load_problems, sets, shipped
-from tilewright.space import load_space
+from tilewright.space_file import load_space
 
 
 def load(path, *more, **options):

@@ -16,7 +16,7 @@ from tilewright.errors import BadArgument, BadFile, UnsupportedProblem
 from tilewright.measure.problems import load_problems
 from tilewright.measure.sweep import Group
 from tilewright.select.constraints import Constraints
-from tilewright.space import load_space, space_to_json
+from tilewright.space_file import load_space, space_to_json
 from tilewright.tables import file
 from tilewright.tables.lookup import Lookup
 from tilewright.tables.merge import combine

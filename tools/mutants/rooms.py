@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "serving": ("serving/*.py", "flash_attn/*.py"),
     "torch": ("torch/*.py",),
     "registry": ("registry.py",),
-    "space": ("space.py",),
+    "space": ("space.py", "space_file.py"),
     "tune": ("tune/*.py",),
     "measure": tuple(f"measure/{name}.py" for name in _MEASURED),
     "custom": ("custom/*.py",),

@@ -14,7 +14,8 @@ from tilewright.arch.targets import Target
 from tilewright.cli import output
 from tilewright.cli.planned import Planning, planned
 from tilewright.errors import EmptySpace, UnknownName
-from tilewright.space import Dropped, load_space
+from tilewright.space import Dropped
+from tilewright.space_file import load_space
 from tilewright.tables import file as tables
 from tilewright.tables.merge import merge
 from tilewright.tables.named import PREFIX, name_of, shipped_tables

@@ -23,7 +23,7 @@ class Formats:
     """The sweep documents that a family reads.
 
     read: reads a document; None for a family that reads documents of its own axes only (see
-        `tilewright.space.read_axes`).
+        `tilewright.space_file.read_axes`).
     folders: names of CK Tile Engine's folders whose documents are this family's.
     unnamed: whether documents that name no family are this family's. True of exactly one family.
     by_name: reads another tool's documents, which it knows by their files' names; None for a file

@@ -25,7 +25,8 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.declared.sums import _tiles
 from tilewright.errors import BadFile, nearest, shown
-from tilewright.space import KernelSpace, axis_values, read_axes
+from tilewright.space import KernelSpace
+from tilewright.space_file import axis_values, read_axes
 
 VARIANTS = ("reduce", "multiops_threadwise", "multiops_multiblock")
 """The folder of such documents, and the words by which CK's builder tells their kernels apart."""

@@ -25,7 +25,8 @@ from tilewright.arch.model import Arch
 from tilewright.declared.sums import _windows
 from tilewright.declared.sums._tile_engine import whole
 from tilewright.errors import BadFile, nearest, shown
-from tilewright.space import KernelSpace, axis_values, read_axes
+from tilewright.space import KernelSpace
+from tilewright.space_file import axis_values, read_axes
 
 FOLDERS = ("pooling",)
 """The folder of such documents."""

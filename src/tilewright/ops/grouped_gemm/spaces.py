@@ -23,7 +23,8 @@ from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
 from tilewright.ops.grouped_gemm.problem import BLOCK, QUANTS, STACKED, WALKED, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
-from tilewright.space import WILDCARDS, KernelSpace, axis_values
+from tilewright.space import WILDCARDS, KernelSpace
+from tilewright.space_file import axis_values
 
 _OWN = {f.name for f in fields(GroupedGemmConfig)}
 

@@ -39,7 +39,8 @@ from tilewright.ops.conv.formats import instances
 from tilewright.ops.conv.formats.ck import DIRECTIONS
 from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.gemm.formats.words import CK_PIPELINES, CK_SCHEDULERS, COMPILER
-from tilewright.space import KernelSpace, axis_values, read_axes
+from tilewright.space import KernelSpace
+from tilewright.space_file import axis_values, read_axes
 
 FOLDER = "grouped_conv"
 DEPTHWISE = "forward_depthwise"

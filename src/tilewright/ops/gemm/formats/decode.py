@@ -28,7 +28,8 @@ from typing import Any
 from tilewright.dtypes import DTYPES, FP8_ALIASES
 from tilewright.errors import BadArgument, BadFile, nearest, shown
 from tilewright.ops.gemm.formats.words import COMPILER, checked
-from tilewright.space import WILDCARDS, KernelSpace, axis_values
+from tilewright.space import WILDCARDS, KernelSpace
+from tilewright.space_file import axis_values
 
 VARIANT = "gemm_decode"
 

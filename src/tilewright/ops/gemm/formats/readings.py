@@ -30,7 +30,8 @@ from tilewright.ops.gemm.formats.words import (
     checked,
 )
 from tilewright.ops.gemm.problem import LAYOUTS
-from tilewright.space import MAX_RANGE, WILDCARDS
+from tilewright.space import WILDCARDS
+from tilewright.space_file import MAX_RANGE
 
 
 def signature(

@@ -1,7 +1,7 @@
 """GEMM sweeps in the form of CK Tile Engine, read as they are published.
 
-A document has the blocks ``problem``, ``tile_config`` and ``trait_config``, whose fields are
-axes (see `tilewright.space.axis_values`); an axis may also stand at the top. This library's own
+A document has the blocks ``problem``, ``tile_config`` and ``trait_config``, whose fields are axes
+(see `tilewright.space_file.axis_values`); an axis may also stand at the top. This library's own
 axes (`spaces.AXES`) are read under their own names, so one form serves both. What each of CK
 Tile Engine's axes becomes:
 
@@ -57,7 +57,8 @@ from tilewright.ops.gemm.formats.words import (
     checked,
     is_int,
 )
-from tilewright.space import KernelSpace, axis_values
+from tilewright.space import KernelSpace
+from tilewright.space_file import axis_values
 
 VARIANT = "variant"
 _BLOCKS = ("problem", "tile_config", "trait_config", STREAM_K, *variants.BLOCKS)
