@@ -260,3 +260,20 @@ def test_the_estimate_chooses_clusters_where_the_shipped_table_has_them(m, n, k,
     problem = GemmProblem(m, n, k)
     first, _ = FAMILY.rank(problem, _default(problem), H200)[0]
     assert first.clustered and (first.tile_m, first.tile_n, first.split_k) == tile
+
+
+@pytest.mark.parametrize(
+    ("fields", "has"),
+    [
+        ({"layout": "rrr"}, True),
+        ({"layout": "crr"}, True),
+        ({"layout": "rrr", "m": 64}, False),
+        ({"layout": "rrr", "m": 4096}, True),
+        ({"layout": "rrr", "dtype_a": "fp32"}, False),
+        ({}, False),
+    ],
+)
+def test_products_with_rows_of_b_along_n_have_equal_shares_of_few_tiles(fields, has):
+    problem = GemmProblem(**{"m": 512, "n": 2048, "k": 8192, **fields})
+    found = [c for c in _default(problem) if c.scheduler == "stream_k"]
+    assert len(found) == has

@@ -120,9 +120,9 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     least one of them serves every size, alignment and stride. Problems of one kind get the same
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
-    middle, sums = bool(tiles.middle(problem)), bool(tiles.sums(problem))
+    lists = tuple(bool(of(problem)) for of in _FURTHER)
     wider = orders.wider(problem.m)
-    kind = (arch.name, few, middle, sums, wider, *(getattr(problem, field) for field in _SIGNATURE))
+    kind = (arch.name, few, lists, wider, *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
     if found is None:
         if len(_made) >= MOST_KINDS:
@@ -130,6 +130,9 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         found = _made[kind] = _default_space(problem, arch)
     return found
 
+
+_FURTHER = (tiles.middle, tiles.sums, tiles.across)
+"""Lists that some problems have."""
 
 MOST_KINDS = 1024
 _made: dict[tuple[Any, ...], KernelSpace] = {}
@@ -170,8 +173,8 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     elif problem.m <= FEW_ROWS and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
     deep = listed("default_scaled" if scaled else "default_deep")
-    listed_more = (*deep, *tiles.middle(problem), *tiles.sums(problem))
-    more = tiles.algorithms(problem, arch, listed_more)
+    further = (tile for of in _FURTHER for tile in of(problem))
+    more = tiles.algorithms(problem, arch, (*deep, *further))
     rows += (tuple(row[axis] for axis in algorithms) for row in more)
     rows = [_in_usual_order(dict(zip(algorithms, row, strict=True)), problem.m) for row in rows]
     return KernelSpace(

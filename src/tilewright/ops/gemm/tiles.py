@@ -144,17 +144,33 @@ def middle(problem: GemmProblem) -> tuple[Tile, ...]:
     """The tiles that the default space has because they won in the shipped tables for such M. int8
     does not have them: the estimate chose worse with them."""
     p = problem
-    plain = p.layout[1:] in ("cr", "rr") and p.batching == "none"
-    plain = plain and epilogues.fold(p.epilogue) == 1
-    if not plain or p.pre_a or p.pre_b or scales.count(p) or DTYPES[p.dtype_c].bits != 16:
+    if p.layout[1:] not in ("cr", "rr") or not _plain(p):
         return ()
     in_middle = LEAST_M <= p.m <= MOST_M
     if p.dtype_a == p.dtype_b == "e4m3fn":
         return listed("default_middle_fp8") if in_middle else ()
-    if not DTYPES[p.dtype_a].bits == DTYPES[p.dtype_b].bits == 16:
+    if not _in_16_bits(p):
         return ()
     narrow = FEW_ROWS[0] <= p.m <= FEW_ROWS[1] and p.n <= FEW_COLUMNS
     return listed("default_middle") if in_middle else listed("default_narrow") if narrow else ()
+
+
+def _plain(p: GemmProblem) -> bool:
+    """Whether it is one product of two matrices into 16 bits, whatever is done to its elements."""
+    plain = p.batching == "none" and epilogues.fold(p.epilogue) == 1 and not scales.count(p)
+    return plain and not (p.pre_a or p.pre_b) and DTYPES[p.dtype_c].bits == 16
+
+
+def _in_16_bits(p: GemmProblem) -> bool:
+    return DTYPES[p.dtype_a].bits == DTYPES[p.dtype_b].bits == 16
+
+
+def across(problem: GemmProblem) -> tuple[Tile, ...]:
+    """The tiles that the default space has where rows of B lie along N, for more than few rows of
+    A."""
+    p = problem
+    taken = p.layout[1:] == "rr" and p.m >= LEAST_M and _plain(p) and _in_16_bits(p)
+    return listed("default_across") if taken else ()
 
 
 SUMMED, DEEP = 32, 4096

@@ -157,7 +157,8 @@ def worth_through_pointers(c: GemmConfig) -> bool:
 
 
 def worth_through_descriptors(c: GemmConfig) -> bool:
-    return deep(c) or (usual_work(c) and c.scheduler == "persistent" and c.num_stages > 2)
+    shared_out = c.scheduler in ("persistent", "stream_k")
+    return deep(c) or (usual_work(c) and shared_out and c.num_stages > 2)
 
 
 def worth_of_few_bits(c: GemmConfig, several_blocks: bool) -> bool:
