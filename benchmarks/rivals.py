@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import arrays, ops, packing, verify
 from tilewright.ops.gemm import GemmProblem, scales
-from tilewright.ops.library import CUBLASLT, CUDNN, kind, library_of
+from tilewright.ops.library import CUDNN, kind, library_of
 from tilewright.ops.protocols import Bind
 from tilewright.tune.jobs import jobs_of
 
@@ -56,12 +56,22 @@ def first_engine(problem: Any, bench: Bench) -> Binds:
     return {}
 
 
-def first_algorithm(problem: Any, bench: Bench) -> Binds:
-    """The first algorithm that cuBLASLt offers, in our launch of it."""
-    for config in bench.algorithms(problem, 1):
-        if kind(library_of(config)) == CUBLASLT:
-            return {"cuBLASLt's first algorithm": bench.kernel(config.name, problem)}
-    return {}
+def addmm(p: GemmProblem, bench: Bench) -> Binds:
+    """A product and a bias as torch has them, which asks cuBLASLt for both."""
+
+    def bind(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        bias, c = inputs["bias"].to(outputs["C"].dtype), outputs["C"]
+        run = partial(torch.addmm, bias, inputs["A"], inputs["B"], out=c)
+
+        def call() -> Any:
+            run()
+            return c
+
+        return call
+
+    return {"torch.addmm": bind}
 
 
 ESTIMATED = "the estimate's first"

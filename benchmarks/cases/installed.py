@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ WAYS = (PLAIN, EMPTY, OTHERS, SHIPPED)
 PREPARED = "installed, prepared by measuring"
 MEASURING_SECONDS = 20
 """After which no further calls of a model are measured."""
-PROCESSES, ROUNDS, STEPS = 2, 16, 5
+PROCESSES, ROUNDS, STEPS = 2, 8, 8
 """Processes; turns of all ways in each, since processes differ by more than the ways; and timed
 steps of each turn. Turns are short, so that what else the machine does meets all ways alike."""
 HOST_TURNS = 12
@@ -268,9 +268,11 @@ def forward_passes(*ways: str) -> Mapping[str, Sequence[float]]:
     }
 
 
-def several(names: Sequence[str], ways: Sequence[str]) -> dict[str, Any]:
-    """What `run` says of models one after another, and of one that fails why."""
-    return {name: _or_why(name, ways) for name in names}
+def several(names: Sequence[str], ways: Sequence[str]) -> None:
+    """Print what `run` says of models one after another, and of one that fails why: a line of JSON
+    for each."""
+    for name in names:
+        print(json.dumps([name, _or_why(name, ways)]), flush=True)
 
 
 def _or_why(name: str, ways: Sequence[str]) -> Any:
@@ -287,26 +289,32 @@ def in_a_process(
     ours served. Raises `ValueError` if a model fails, after the others were told."""
     script = (
         "import json, sys; from cases.installed import several; "
-        "print(json.dumps(several(*map(json.loads, sys.argv[1:]))))"
+        "several(*map(json.loads, sys.argv[1:]))"
     )
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", script, json.dumps(names), json.dumps(ways)],
-        stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    return told(json.loads(done.stdout.splitlines()[-1]))
+        stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1],
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        return told(line for line in child.stdout if line.startswith("["))
 
 
-def told(found: Mapping[str, Any]) -> Mapping[str, Mapping[str, list[float]]]:
-    """Microseconds of each model's steps by each way, said aloud with how many calls ours served.
-    Raises `ValueError` if a model failed."""
-    failed = {name: why for name, why in found.items() if isinstance(why, str)}
-    for name, ways in found.items():
-        for way, one in () if name in failed else ways.items():
+def told(lines: Iterable[str]) -> Mapping[str, Mapping[str, list[float]]]:
+    """Microseconds of each model's steps by each way, said aloud as they come with how many calls
+    ours served. Raises `ValueError` if a model failed."""
+    found, failed = {}, []
+    for name, said in map(json.loads, lines):
+        if isinstance(said, str):
+            failed.append(f"{name}: {said}")
+            continue
+        found[name] = {way: one["us"] for way, one in said.items()}
+        for way, one in said.items():
             us = statistics.median(one["us"])
-            print(f"{name}, {way}: {us:.0f} µs, {one['served']} calls served", file=sys.stderr)
+            text = f"{name}, {way}: {us:.0f} µs, {one['served']} calls served"
+            print(text, file=sys.stderr, flush=True)
     if failed:
-        raise ValueError("; ".join(f"{name}: {why}" for name, why in failed.items()))
-    return {name: {way: one["us"] for way, one in ways.items()} for name, ways in found.items()}
+        raise ValueError("; ".join(failed))
+    return found
 
 
 def host() -> Mapping[str, Sequence[float]]:
