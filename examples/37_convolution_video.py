@@ -36,5 +36,6 @@ error = max((a - b).abs().max().item() for a, b in pairs)
 print(f"video layer {list(got.shape)}, and {len(given)} gradients: {error < 1e-3}")
 later = given[0].clone()
 later[:, :, 3] += 1.0  # the last frame
-seen = [bool((ours(later, *given[1:])[:, :, t] != got[:, :, t]).any()) for t in range(4)]
+before, after = (ours(x, *given[1:]) for x in (given[0], later))  # recorded calls round otherwise
+seen = [bool((before[:, :, t] != after[:, :, t]).any()) for t in range(4)]
 print(f"frames that change with the last: {seen}")
