@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.dtypes import DTYPES
+
 AXES: dict[str, tuple[Any, ...]] = {
     "BLOCK": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
     "ROWS": (1, 2, 4, 8, 16),
@@ -23,6 +25,8 @@ of them load while others sum. Of 212 problems of norms, their gradients, softma
 rounding that were tuned on an H200 (the shipped tables), 8 or fewer were best in 25."""
 
 
+LEAST_TOGETHER = 4
+"""Bytes of a row that lie together, so that a lane loads them at once."""
 FEW_PROGRAMS = 528
 """Workgroups that are preferred to several rows in each, four for each SM of an H200. 517 rows of
 832 elements took longer by twos than one by one."""
@@ -85,9 +89,13 @@ def programs(problem: Any, config: Any) -> tuple[int]:
 
 
 def far(config: Any, usual: int) -> float:
-    """How many times a tile has more or fewer than `usual` elements for each lane."""
+    """How many times a tile has more or fewer than `usual` elements for each lane, or than half as
+    many of 16 bits that lie by themselves: each is a load of its own, whose address takes registers
+    (123 for 32 such elements of `rms_norm` in a build for sm_90, 62 for elements in eights)."""
     each: float = config.BLOCK * config.ROWS / (32 * config.num_warps)
-    return max(each / usual, usual / each)
+    apart = config.alignment * DTYPES[config.dtype].bytes < LEAST_TOGETHER
+    wanted = usual / 2 if apart else usual
+    return max(each / wanted, wanted / each)
 
 
 def prefers(problem: Any, config: Any, usual: int = USUAL_ELEMENTS) -> float:
