@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 from tilewright.arch.model import Device
 from tilewright.ops.conv.config import GEMM, ConvConfig
@@ -44,8 +45,9 @@ def traits(p: ConvProblem, c: Columns, device: Device) -> Mapping[str, Each]:
         "data": (p.n * math.prod(p.spatial), p.group_c, p.group_k * p.taps / p.classes),
         "weights": (p.group_k, p.group_c * p.taps, pixels),
     }[p.direction]
-    tile = each(c, _rows), each(c, _columns), each(c, _step)
-    split, stages = each(c, _split), each(c, _stages)
+    kernel = each(c, _kernel)  # once: all that follows is asked of it
+    tile = each(kernel, _rows), each(kernel, _columns), each(kernel, _step)
+    split, stages = each(kernel, _split), kernel.num_stages
     product = of_product((rows, columns, depth), tile, split, p.groups, device)
     return {
         **product,
@@ -55,64 +57,41 @@ def traits(p: ConvProblem, c: Columns, device: Device) -> Mapping[str, Each]:
         "taps": p.taps,
         "step of a filter": math.prod(p.stride),
         "pixels": math.prod(p.out_sizes),
-        "warps": each(c, _warps),
+        "warps": kernel.num_warps,
         "stages": stages,
-        "kernel": each(c, _pipeline),
-        "scheduler": each(c, _scheduler),
-        "reduction": each(c, _reduction),
-        "store": each(c, _store),
+        "kernel": kernel.pipeline,
+        "scheduler": kernel.scheduler,
+        "reduction": kernel.reduction,
+        "store": each(kernel, _store),
         "split": split,
         "layout steps": each(c, _turned),
     }
 
 
-def _kernel(c: ConvConfig) -> ConvConfig:
+def _kernel(c: ConvConfig) -> Any:
     """The kernel with the tiles: GEMM's, where that computes the layer. A library's algorithm has
     none; its columns are asked for with those of the kernels beside it."""
-    if c.pipeline != GEMM or c.library:
-        return c
-    kernel: ConvConfig = c.gemm_config  # type: ignore[assignment]
-    return kernel
+    return c if c.pipeline != GEMM or c.library else c.gemm_config
 
 
-def _rows(c: ConvConfig) -> int:
-    return max(1, _kernel(c).tile_m)
+def _rows(kernel: Any) -> int:
+    return max(1, kernel.tile_m)
 
 
-def _columns(c: ConvConfig) -> int:
-    return max(1, _kernel(c).tile_n)
+def _columns(kernel: Any) -> int:
+    return max(1, kernel.tile_n)
 
 
-def _step(c: ConvConfig) -> int:
-    return max(1, _kernel(c).tile_k)
+def _step(kernel: Any) -> int:
+    return max(1, kernel.tile_k)
 
 
-def _split(c: ConvConfig) -> int:
-    return getattr(_kernel(c), "split_k", 1)
+def _split(kernel: Any) -> int:
+    return getattr(kernel, "split_k", 1)
 
 
-def _warps(c: ConvConfig) -> int:
-    return _kernel(c).num_warps
-
-
-def _stages(c: ConvConfig) -> int:
-    return _kernel(c).num_stages
-
-
-def _pipeline(c: ConvConfig) -> str:
-    return _kernel(c).pipeline
-
-
-def _scheduler(c: ConvConfig) -> str:
-    return _kernel(c).scheduler
-
-
-def _reduction(c: ConvConfig) -> str:
-    return _kernel(c).reduction
-
-
-def _store(c: ConvConfig) -> str:
-    return getattr(_kernel(c), "store", "")
+def _store(kernel: Any) -> str:
+    return getattr(kernel, "store", "")
 
 
 def _turned(c: ConvConfig) -> int:
