@@ -75,23 +75,23 @@ def _kernel(c: ConvConfig) -> Any:
 
 
 def _rows(kernel: Any) -> int:
-    return max(1, kernel.tile_m)
+    return max(1, int(kernel.tile_m))
 
 
 def _columns(kernel: Any) -> int:
-    return max(1, kernel.tile_n)
+    return max(1, int(kernel.tile_n))
 
 
 def _step(kernel: Any) -> int:
-    return max(1, kernel.tile_k)
+    return max(1, int(kernel.tile_k))
 
 
 def _split(kernel: Any) -> int:
-    return getattr(kernel, "split_k", 1)
+    return int(getattr(kernel, "split_k", 1))
 
 
 def _store(kernel: Any) -> str:
-    return getattr(kernel, "store", "")
+    return str(getattr(kernel, "store", ""))
 
 
 def _turned(c: ConvConfig) -> int:
