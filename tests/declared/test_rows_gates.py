@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 import tilewright as tw
-from tilewright import ops
+from tilewright import ops, verify
+from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 
 ACTIVATIONS = {
@@ -110,6 +111,21 @@ def test_results_of_8_bits_have_no_gradients():
 def test_no_rows_and_no_columns():
     assert tw.gated_activation(torch.empty(0, 8)).shape == (0, 4)
     assert tw.gated_activation(torch.empty(3, 0)).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gated_activation", {"quant": "block", "out_dtype": "e4m3fn"}),
+        ("gated_activation_backward", {"interleaved": True}),
+        ("rms_norm", {"quant": "row", "out_dtype": "int8"}),
+    ],
+)
+def test_problems_without_rows_are_verified(name, said):
+    problem = ops.family(name).problem_type(rows=0, columns=128, **said)
+    dispatcher = Dispatcher(device="h200_sxm")
+    config = dispatcher.select(problem).config
+    assert verify.verify(dispatcher, problem, config.name, seed=1).ok
 
 
 @pytest.mark.parametrize("columns", [1, 64, 768, 1408, 2880, 14336, 28672, 40000])

@@ -126,7 +126,7 @@ def joined(one: Any, other: Any, interleaved: bool) -> Any:
     """Two halves in one array."""
     f = functions(one)
     if interleaved:
-        return f.stack((one, other), -1).reshape(len(one), -1)
+        return f.stack((one, other), -1).reshape(len(one), 2 * one.shape[1])
     return f.concatenate((one, other), -1)
 
 

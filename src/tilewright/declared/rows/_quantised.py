@@ -31,7 +31,9 @@ def reference(values: Any, problem: Any, scale: Any) -> tuple[Any, ...]:
     if problem.quant == "tensor":
         return (clipped(values / scale, problem.out_dtype),)
     f, top = functions(values), largest(problem.out_dtype)
-    groups = values.reshape(len(values), -1, values.shape[-1] if problem.quant == "row" else BLOCK)
+    rows, columns = values.shape
+    shape = (1, columns) if problem.quant == "row" else (columns // BLOCK, BLOCK)
+    groups = values.reshape(rows, *shape)
     size = f.where(groups == groups, abs(groups), 0.0 * f.ones_like(groups))
     scales = f.amax(size, axis=-1) / top
     scales = f.where(scales > 0, scales, f.ones_like(scales))
