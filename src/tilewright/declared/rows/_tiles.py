@@ -29,7 +29,7 @@ LEAST_TOGETHER = 4
 """Bytes of a row that lie together, so that a lane loads them at once."""
 FEW_PROGRAMS = 528
 """Workgroups that are preferred to several rows in each, four for each SM of an H200. 517 rows of
-832 elements took longer by twos than one by one."""
+832 elements took 2.20 µs by twos, compiled torch 2.15; in another run 2.15 one by one, and 2.24."""
 
 PIECE = 4096
 """Elements of a piece, where a row is read in pieces. A lane keeps several values for each of its
