@@ -16,7 +16,7 @@ from learned_cases import GEMM, H200, PROBLEMS, QUICK, made
 from typer.testing import CliRunner
 
 from tilewright import ops
-from tilewright.cli import learn as learn_command
+from tilewright.cli import learn_tables
 from tilewright.cli.app import app
 from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.learn import judge, matrix, train
@@ -526,7 +526,7 @@ def test_what_a_model_asks_about_is_shown_most_first(learned: Any, tmp_path: Pat
     save(Models([model]), tmp_path / "model.json")
     (said,) = run("explain", tmp_path / "model.json")["models"]
     shares = [*said["importance"].values()]
-    assert shares == sorted(shares, reverse=True) and len(shares) > learn_command.SHOWN
+    assert shares == sorted(shares, reverse=True) and len(shares) > learn_tables.SHOWN
     shown = CliRunner().invoke(app, ["learn", "explain", str(tmp_path / "model.json")]).stdout
     assert max(said["importance"], key=lambda name: said["importance"][name]) in shown
     lost = shown.partition("loses most on")[2]

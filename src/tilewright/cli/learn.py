@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import output
+from tilewright.cli import learn_tables, output
 from tilewright.cli.options import Json, command, examples
 from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
-from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.learn.judge import Judged
@@ -55,7 +54,6 @@ Page = Annotated[
 ]
 LISTED = 40
 """Problems that lose most, in a document of `evaluate`."""
-SHOWN = 10
 
 
 @command(
@@ -87,12 +85,7 @@ def data(
     with output.busy(f"reading {', '.join(map(str, inputs))}"):
         count = write((newest if anew else read)(inputs), out, commit)
     document = {"out": str(out), "cells": count, "bytes": out.stat().st_size}
-    output.answer(document, as_json, _show_data)
-
-
-def _show_data(document: Mapping[str, Any]) -> None:
-    size = output.size(document["bytes"])
-    output.line(f"{document['out']}: {document['cells']} measurements, {size}")
+    output.answer(document, as_json, learn_tables.data)
 
 
 @command(
@@ -248,30 +241,7 @@ def explain(
         }
         for model in _models(inputs)
     ]
-    output.answer({"models": found}, as_json, _show_models)
-
-
-def _show_models(document: Mapping[str, Any]) -> None:
-    for one in document["models"]:
-        output.heading(one["class"])
-        output.fields(
-            {
-                "measured on": ", ".join(one["devices"]),
-                "problems": f"{one.get('problems', '?')}, {one.get('cells', '?')} measurements",
-                "trees": f"{one['trees']}, over {one['features']} features",
-                "least gain": f"{one['least_gain']:.3f}",
-                "silent on": ", ".join(one["silent_kinds"]) or "no kind",
-            }
-        )
-        if one["stale"]:
-            output.line(f"not used: {one['stale']}")
-        if "judged" in one:
-            _show_figures(one["judged"])
-        else:
-            output.line("it was not judged on problems that training did not see")
-        rows = [(name, f"{100 * s:.1f}") for name, s in one["importance"].items()][:SHOWN]
-        output.table(("asks about", "%"), rows)
-        _show_worst(one.get("worst", ()))
+    output.answer({"models": found}, as_json, learn_tables.models)
 
 
 @command(
@@ -303,24 +273,7 @@ def compare(
                 left_out.setdefault(path, []).append(lesson)
     if not rows:
         raise BadArgument("no model is of a class of these problems")
-    output.answer({"compared": rows, "left_out": left_out}, as_json, _show_compared)
-
-
-def _show_compared(document: Mapping[str, Any]) -> None:
-    from tilewright.learn.judge import FIGURES
-
-    rows: list[tuple[Any, ...]] = []
-    for one in document["compared"]:
-        if ("estimate", one["class"]) not in {row[:2] for row in rows}:
-            figures = (f"{one['estimate'][f]:.1f}" for f in FIGURES)
-            rows.append(("estimate", one["class"], *figures, ""))
-        figures = (f"{one['served'][f]:.1f}" for f in FIGURES)
-        rows.append((one["model"], one["class"], *figures, one["spoke"]))
-    output.table(("model", "class", *FIGURES, "spoke"), rows)
-    for one in document["compared"]:
-        _show_seen(one, f"{one['model']}, {one['class']}: ")
-    for path, lessons in document["left_out"].items():
-        output.line(f"{path} has no model of {', '.join(lessons)}")
+    output.answer({"compared": rows, "left_out": left_out}, as_json, learn_tables.compared)
 
 
 @command(
@@ -384,17 +337,7 @@ def suggest(
         "suggested": listed(some),
         "unknown": {why: len(listed) for why, listed in found.unknown.items()},
     }
-    output.answer(document, as_json, _show_suggested)
-
-
-def _show_suggested(document: Mapping[str, Any]) -> None:
-    rows = [
-        (f"{one['worth']:.4g}", one["count"], f"{one['gain']:.1%}", one["problem"])
-        for one in document["suggested"]
-    ]
-    output.table(("worth", "calls", "gain", "problem"), rows)
-    for why, count in document["unknown"].items():
-        output.line(f"{many(count, 'problem')}: {why}")
+    output.answer(document, as_json, learn_tables.suggested)
 
 
 # --- what commands share ------------------------------------------------------------------------
@@ -500,51 +443,4 @@ def _answer(document: dict[str, Any], page: Path | None, as_json: bool) -> None:
 
         write(document, page)
         document["page"] = str(page)
-    output.answer(document, as_json, _show)
-
-
-def _show(document: Mapping[str, Any]) -> None:
-    output.line(document["how"])
-    for lesson, one in document["lessons"].items():
-        output.heading(lesson)
-        _show_figures(one)
-        _show_seen(one)
-        _show_worst(one["worst"])
-    for lesson, why in document["left_out"].items():
-        output.line(f"left out: {lesson}: {why}")
-    for name in ("out", "page"):
-        if name in document:
-            output.line(f"wrote {document[name]}")
-
-
-def _show_figures(one: Mapping[str, Any]) -> None:
-    from tilewright.learn.judge import FIGURES
-
-    rows: list[tuple[Any, ...]] = []
-    groups = {"all": one, **one["by_kind"]}
-    counts = one.get("by_candidates", {})  # models of earlier versions say nothing of it
-    groups |= {f"candidates: {name}": group for name, group in counts.items()}
-    groups |= {f"best: {name}": group for name, group in one["by_pipeline"].items()}
-    for name, group in groups.items():
-        for way in ("estimate", "served"):
-            figures = (f"{group[way][f]:.1f}" for f in FIGURES)
-            of = (group["problems"], f"{group['candidates']:.0f}")
-            rows.append((name, *of, way, *figures))
-    output.table(("problems of", "count", "candidates", "choice", *FIGURES), rows)
-    output.line(f"the model chose for {one['spoke']} problems")
-    for why, count in one["silent"].items():
-        output.line(f"it said nothing about {count}: {why}")
-
-
-def _show_seen(one: Mapping[str, Any], whose: str = "") -> None:
-    if count := one.get("seen", 0):
-        of = f"{count} of these {one['problems']} problems"
-        output.line(f"{whose}it learned from {of}, so the figures flatter it")
-
-
-def _show_worst(worst: Sequence[Mapping[str, Any]]) -> None:
-    """Problems on which the fastest kernel is not chosen."""
-    lost = [w for w in worst if w["served"] < 100][:SHOWN]
-    rows = [(f"{w['served']:.1f}", f"{w['estimate']:.1f}", w["problem"]) for w in lost]
-    if rows:
-        output.table(("served", "estimate", "loses most on"), rows)
+    output.answer(document, as_json, learn_tables.judged)
