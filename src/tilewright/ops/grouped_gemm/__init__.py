@@ -23,6 +23,7 @@ from tilewright.ops.gemm import rows, sizes
 from tilewright.ops.gemm.formats import benchdnn
 from tilewright.ops.gemm.operands import SCALES
 from tilewright.ops.grouped_gemm import (
+    calling,
     catalogue,
     names,
     operands,
@@ -199,10 +200,10 @@ the device."""
         return operands.operands(problem)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
-        return operands.made(call) or super().outputs(call)
+        return calling.made(call) or super().outputs(call)
 
     def problem_of(self, call: Call, config: GroupedGemmConfig | None = None) -> GroupedGemmProblem:
-        return operands.problem_of(call, config.layout if config else "rcr")
+        return calling.problem_of(call, config.layout if config else "rcr")
 
     def gradients(self, problem: GroupedGemmProblem, wanted: Sequence[str]) -> Backward | Verdict:
         return gradients_module.gradients(problem, wanted)
@@ -210,19 +211,19 @@ the device."""
     def lowered(
         self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        return operands.lowered(inputs, named, options)
+        return calling.lowered(inputs, named, options)
 
     def keywords(self) -> Mapping[str, Keyword]:
         """The options, and the operands of all operations that there are."""
-        return operands.KEYWORDS | gemm_operands.chain_keywords()
+        return calling.KEYWORDS | gemm_operands.chain_keywords()
 
     def keyword(self, name: str) -> Keyword | None:
-        return operands.KEYWORDS.get(name) or gemm_operands.chain_keyword(name)
+        return calling.KEYWORDS.get(name) or gemm_operands.chain_keyword(name)
 
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         told = ("precision", "epilogue", "quant", *SCALES)
         said: dict[str, Any] = {name: getattr(problem, name) for name in told}
-        for name in operands.TYPES:  # arrays say theirs, unless it is packed in bytes
+        for name in calling.TYPES:  # arrays say theirs, unless it is packed in bytes
             if DTYPES[getattr(problem, name)].packed > 1:
                 said[name] = getattr(problem, name)
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
