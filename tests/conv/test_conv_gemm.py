@@ -385,12 +385,13 @@ def test_gradients_of_weights_share_tiles(dispatcher, reduction):
 
 @pytest.mark.parametrize("direction", sorted(DIRECTIONS))
 def test_hoppers_kernels_are_right(direction):
-    """In the simulation, over the convolution's own operands."""
+    """In the simulation, over the convolution's own operands, on three SMs: four tiles of pixels,
+    so that stream-K has one to share."""
     epilogue = "" if direction == "weights" else "bias+silu"
-    problem = ConvProblem(2, 72, 80, (9, 16), (1, 1), direction=direction, epilogue=epilogue)
+    problem = ConvProblem(2, 72, 80, (13, 16), (1, 1), direction=direction, epilogue=epilogue)
     found = [c for c in kernels(problem) if "gluon" in c.gemm and not c.tile_n & (c.tile_n - 1)]
     each = {c.gemm_config.pipeline + c.scheduler: c for c in found}
-    assert len(each) == (4 if direction == "weights" else 3)
+    assert len(each) == (3 if direction == "forward" else 4)
     for seed, c in enumerate(each.values()):
         assert worst_error(c, problem, THREE, seed) <= 1, c.name
 
