@@ -73,7 +73,9 @@ def draw(_args: argparse.Namespace) -> None:
             ranked = {b.problem: sorted(b.us, key=b.us.__getitem__) for b in blocks}
             design = Design(ENOUGH, first=FASTEST)
             pairs |= covered(ranked, lambda _: "", design, BUILT, WHOLE)
-        made |= {one[0].problem: _made(lesson, *one) for one in judged if one[0].problem in pairs}
+        for block, verdict, share in judged:
+            if block.problem in pairs:
+                made[block.problem] = _made(lesson, block, verdict, share)
         print(lesson, len(pairs), sum(map(len, pairs.values())), flush=True)
     sample = Sample(tuple(pairs.items()), {"judged": [made[problem] for problem in pairs]})
     sample.save(SAMPLE)

@@ -1,5 +1,5 @@
-"""The names of all environment variables of Tilewright's own, and a word about those that are set
-by a name that is nearly one of them, which nothing would read.
+"""The names of all environment variables that Tilewright reads, and a warning about one that is set
+and looks like a misspelt name of these.
 
 docs/environment.md says what each means.
 """
