@@ -11,9 +11,11 @@ from gemm_cases import config, sharing  # noqa: E402
 from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import verify  # noqa: E402
+from tilewright.arch import arch  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import UnsupportedProblem  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
+from tilewright.ops.gemm.spaces import default_space  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -79,6 +81,19 @@ def test_stream_k_is_right_however_often_it_is_replayed(dispatcher, reduction):
     for result in (out, others):
         assert verify.check(problem, kernel, inputs, result).ok
         assert reduction == "atomic" or torch.equal(result, first)
+
+
+@pytest.mark.parametrize("sizes", [(384, 1000, 8192), (200, 4096, 4096), (72, 264, 16384)])
+@pytest.mark.parametrize("layout", ["rrr", "crr"])
+def test_equal_shares_where_rows_of_b_lie_along_n(dispatcher, layout, sizes):
+    """Stream-K as the default space has it for such products, as gradients of layers are."""
+    problem = GemmProblem(*sizes, layout=layout)
+    kernels = default_space(problem, arch(ARCH)).expand(arch(ARCH)).configs
+    shared = [kernel for kernel in kernels if kernel.scheduler == "stream_k"]
+    assert shared
+    for kernel in shared:
+        result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
+        assert result.ok, f"{kernel.name} on {problem}: {result}"
 
 
 def nodes(graph: torch.cuda.CUDAGraph) -> list[str]:
