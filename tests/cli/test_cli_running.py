@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -143,8 +144,6 @@ def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
 
 @pytest.mark.turns(16)
 def test_what_the_demo_suggests_next_works(cli, monkeypatch):
-    import shlex
-
     from tilewright.compile import BuildReport
 
     monkeypatch.setattr("tilewright.cli.build.compile_all", lambda *a, **k: BuildReport((), 0.0))
@@ -155,6 +154,22 @@ def test_what_the_demo_suggests_next_works(cli, monkeypatch):
         program, *words = shlex.split(line)
         assert program == "tilewright"
         cli(*words)
+
+
+def test_the_demo_names_the_program_as_a_shell_finds_it(monkeypatch, tmp_path):
+    from tilewright.cli.demo import _program
+
+    called = tmp_path / "an environment" / "tilewright"
+    called.parent.mkdir()
+    called.touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [str(called), "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shlex.split(_program()) == [str(called)]
+    monkeypatch.setenv("PATH", str(called.parent))
+    assert _program() == "tilewright"
+    monkeypatch.setattr("sys.argv", ["-c"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _program() == "tilewright"
 
 
 @pytest.mark.turns(24)

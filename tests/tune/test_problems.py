@@ -133,6 +133,9 @@ def test_shipped_sets_fit_together(name, target):
 
 def test_a_set_that_does_not_exist():
     said = r"no set or profile 'gemm:smal' \(did you mean 'gemm:small'"
-    with pytest.raises(UnknownName, match=said):
+    with pytest.raises(UnknownName, match=said) as raised:
         load("gemm:smal")
+    assert "gemm:full" in str(raised.value) and "conv:" not in str(raised.value)
+    with pytest.raises(UnknownName, match=r"did you mean 'gemm:small'.*conv:small"):
+        load("gem:small")
     assert shipped("some/path:x.json", "space.json") is None

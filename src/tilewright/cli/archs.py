@@ -27,7 +27,11 @@ app = typer.Typer()
 def archs(
     name: Annotated[
         str | None,
-        typer.Argument(help="Show one architecture in detail.", autocompletion=completion.archs),
+        typer.Argument(
+            help="Show one architecture in detail.",
+            metavar="NAME",
+            autocompletion=completion.archs,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -114,7 +118,9 @@ def devices(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Show one known device (slug or name).", autocompletion=completion.gpus
+            help="Show one known device (slug or name).",
+            metavar="NAME",
+            autocompletion=completion.gpus,
         ),
     ] = None,
     live: Annotated[

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -301,4 +304,11 @@ def _close(
         "kernels list",
         f"expand {space} --arch sm_90",
     ):
-        output.say(f"  tilewright {words}")
+        output.say(f"  {_program()} {words}")
+
+
+def _program() -> str:
+    """What to type for this program: its name where the shell finds it, else as it was called."""
+    called = sys.argv[0]
+    named = shutil.which("tilewright") or Path(called).name != "tilewright"
+    return "tilewright" if named else shlex.quote(called)

@@ -88,9 +88,10 @@ def shipped(word: str, file: str) -> Path | None:
         if profile(word) is not None:
             return None
         every = [*known, *profiles()]
+        its = [one for one in every if one.startswith(f"{family}:")]
         raise UnknownName(
-            f"there is no set or profile '{word}'{nearest(word, every)}; there are "
-            f"{', '.join(every)}"
+            f"there is no set or profile '{word}'{nearest(word, its or every)}; there are "
+            f"{', '.join(its or every)}"
         )
     return known[word] / file
 
