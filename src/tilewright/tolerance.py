@@ -263,3 +263,18 @@ def rounded_terms(one: Tolerance) -> Tolerance:
     """`one`, of sums of a few terms that are rounded to the dtype of the output before they are
     added, and then again."""
     return replace(one, relative=2 * one.relative, scaled=_HEAVY_TERMS * one.scaled)
+
+
+# --- norms -------------------------------------------------------------------------------------
+
+
+def norm_gradient(one: Tolerance, rows: int, degrees: int, eps: float) -> Tolerance:
+    """`one`, of gradients of a norm of standard normal values: differences of terms in proportion
+    to 1 / sqrt(var + eps) of their row. Of rows of few values some are steep, and their terms
+    cancel: a layer norm of two values is a sign.
+
+    degrees: independent values that a row's variance is made of. That of the steepest of `rows`
+        rows falls with their number to the power of 2 / `degrees`.
+    """
+    steepest = min(eps**-0.5, (4.0 * max(1, rows)) ** (1.0 / max(1, degrees)))
+    return replace(one, absolute=one.absolute + 8.0 * _FP32_ERROR * steepest)

@@ -172,6 +172,16 @@ def test_rows_that_no_cache_has_are_loaded_ahead():
     assert not chosen("rms_norm", rows=1000, columns=20000, **wide)[1].AHEAD
 
 
+def test_the_longest_rows_are_all_read_at_a_time_where_an_sm_can_have_them():
+    """Three by half as many warps, where two by all of them would leave a second turn."""
+    for rows, warps, again in ((100, 32, False), (200, 16, True), (396, 16, True), (397, 32, True)):
+        config = chosen("rms_norm", rows=rows, columns=24128)[1]
+        assert (config.num_warps, config.AGAIN) == (warps, again), rows
+    wide = {"dtype": "fp32", "w_dtype": "fp32", "out_dtype": "fp32"}
+    for rows, again in ((132, False), (264, True), (265, False)):
+        assert again == chosen("rms_norm", rows=rows, columns=20000, **wide)[1].AGAIN, rows
+
+
 def test_a_few_short_rows_have_a_workgroup_each():
     assert chosen("rms_norm", rows=517, columns=832)[1].ROWS == 1
     assert chosen("rms_norm", rows=30000, columns=832)[1].ROWS == 2

@@ -333,19 +333,18 @@ class CustomFamily(Defaults):
 
     def tolerances(self, problem: Any, config: Any) -> Mapping[str, Tolerance]:
         d = self.declared
-        if d.tolerances is not None:
-            return d.tolerances(problem, config)
         operands = self.operands(problem)
         terms = getattr(problem, d.terms) if isinstance(d.terms, str) else d.terms
         floats = [o.dtype for o in operands if o.read and DTYPES[o.dtype].kind == "float"]
         worst = max(floats, key=lambda name: DTYPES[name].eps, default="fp32")
-        return {
+        usual = {
             o.name: Tolerance(0.0, 0.0)
             if d.operands[o.name].exact
             else tolerance(worst, o.dtype, max(1, terms), amplified=d.amplifies)
             for o in operands
             if o.written
         }
+        return usual | dict(d.tolerances(problem, config)) if d.tolerances else usual
 
 
 def _common(problem: Any, names: Iterable[str]) -> int:

@@ -139,8 +139,8 @@ def operation(
     least: the fewest bytes that a problem moves, where this is not each operand once: as where some
         rows of a table are read, and which ones is in another operand.
     prefers: of kernels with equal estimates, the one with the lowest value comes first.
-    tolerances: how far results may be from the reference, by operand, instead of what `terms` and
-        `amplifies` say; from the problem and the config.
+    tolerances: how far results may be from the reference, by operand, where `terms` and `amplifies`
+        do not say it; from the problem and the config.
     choices: the values that an option may have, by option; any of its type where none are listed.
     refuses: why a problem's fields do not fit together, in a few words; "" where they do.
     narrows: the values of axes that a problem is to be served with, where they are fewer than all:

@@ -14,6 +14,7 @@ CASES = {
         {"rows": 37, "columns": 200, "has_w": True, "has_residual": True, "has_dtotal": True},
         {"rows": 9, "columns": 17000, "has_w": True, "dtype": "fp32", "w_dtype": "bf16"},
         {"rows": 4, "columns": 64, "dtype": "fp16"},
+        {"rows": 64, "columns": 1, "dtype": "fp32", "has_w": True},
     ),
     "layer_norm": (
         {"rows": 5, "columns": 200, "has_w": True, "has_b": True, "has_residual": True},
@@ -36,6 +37,7 @@ CASES = {
         {"rows": 37, "columns": 200, "has_w": True, "has_b": True, "has_dtotal": True},
         {"rows": 9, "columns": 17000, "has_w": True, "has_b": True, "dtype": "fp32"},
         {"rows": 4, "columns": 64, "dtype": "fp16", "has_b": True, "has_residual": True},
+        {"rows": 64, "columns": 2, "dtype": "fp32", "has_w": True, "has_b": True},
     ),
     "quantise_rows": (
         {"rows": 5, "columns": 200, "has_smooth": True, "dtype": "fp16"},

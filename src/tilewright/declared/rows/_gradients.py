@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.custom import Scratch, kernel
 from tilewright.custom.declaration import Part
 from tilewright.declared.rows import _tiles
 from tilewright.dtypes import DTYPES
+from tilewright.tolerance import Tolerance, norm_gradient, tolerance
 
 AXES = {**_tiles.AXES, "TURNS": (1, 8, 32), "AHEAD": (False, True)}
 """TURNS: tiles that a workgroup takes one after another, so that it sums over their rows itself.
@@ -64,6 +65,23 @@ def prefers(problem: Any, config: Any) -> float:
     far = _tiles.far(config, usual) * (1.0 if config.AHEAD else 1.05)
     found: float = far * idle * (1.0 + count / rows) * padded
     return found
+
+
+AMPLIFIES = 8.0
+"""As of a declaration."""
+
+
+def tolerances(eps: float, taken: int) -> Callable[[Any, Any], Mapping[str, Tolerance]]:
+    """How far dx may be from the reference, of rows of which a mean of so many values is taken off
+    (0 or 1)."""
+
+    def of(problem: Any, config: Any) -> Mapping[str, Tolerance]:
+        read = (problem.dtype, problem.dy_dtype, *([problem.w_dtype] if problem.has_w else []))
+        worst = max(read, key=lambda name: DTYPES[name].eps)
+        usual = tolerance(worst, problem.dtype, max(1, problem.rows), amplified=AMPLIFIES)
+        return {"dx": norm_gradient(usual, problem.rows, problem.columns - taken, eps)}
+
+    return of
 
 
 def partial(problem: Any, config: Any) -> tuple[int, int]:

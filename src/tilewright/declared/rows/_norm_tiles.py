@@ -142,7 +142,8 @@ _MEETING = 16384
 def again_warps(problem: Any) -> list[int]:
     """Warps of workgroups whose rows are read again, the fewest first."""
     least, most = AGAIN_ELEMENTS
-    most = most if problem.family == "layer_norm" else _tiles.LANE_ELEMENTS
+    two = problem.family == "layer_norm" or MOST in blocks(problem)
+    most = most if two else _tiles.LANE_ELEMENTS
     held = blocks(problem)[0] // 32
     taken = [warps for warps in AXES["num_warps"] if least * warps <= held <= most * warps]
     return [warps for warps in sorted(taken) if _fits_near(problem, warps)]
@@ -150,9 +151,11 @@ def again_warps(problem: Any) -> list[int]:
 
 def _fits_near(problem: Any, warps: int) -> bool:
     """Whether an SM has several workgroups of so many warps that read rows again, and its own cache
-    all of their rows."""
+    all of their rows, or all SMs all rows there are: then L2 has them."""
     row: int = problem.columns * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
-    return 2 <= _at_once(warps, _registers(problem, warps)) <= NEAR_BYTES / max(1, row)
+    at_once = _at_once(warps, _registers(problem, warps))
+    near = at_once <= NEAR_BYTES / max(1, row)
+    return at_once >= 2 and (near or problem.rows <= at_once * _SMS)
 
 
 def _at_once(warps: int, registers: float) -> int:
@@ -234,7 +237,9 @@ def _several(problem: Any) -> str:
     benchmarks/results/operations_tiles_h200.json.
     """
     longest, held = max(blocks(problem)), _held_at_once(problem)
-    if problem.rows <= max(2, held) * _SMS or problem.columns > longest:
+    if problem.rows <= (held if longest == MOST else max(2, held)) * _SMS:
+        return ""
+    if problem.columns > longest:
         return ""
     if problem.columns <= 2 * LEAST_LONG:
         if problem.family == "layer_norm" and problem.columns * problem.rows > 16 * _SMS * _LANES:

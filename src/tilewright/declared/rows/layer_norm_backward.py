@@ -7,6 +7,9 @@ from typing import Any
 from tilewright.custom import Declaration, In, Out, declare
 from tilewright.declared.rows import _gradients, _sizes
 
+EPS = 1e-5
+"""Unless a call says another."""
+
 
 def reference(
     x: Any, dy: Any, w: Any, b: Any, residual: Any, dtotal: Any, eps: float, offset: float
@@ -47,7 +50,7 @@ declare(
             "dw": Out("columns", dtype="w_dtype", when="has_w"),
             "db": Out("columns", dtype="b_dtype", when="has_b"),
         },
-        scalars={"eps": ("fp32", 1e-5), "offset": ("fp32", 0.0)},
+        scalars={"eps": ("fp32", EPS), "offset": ("fp32", 0.0)},
         axes=_gradients.AXES,
         parts=_gradients.parts(
             f"{__package__}.kernels.layer_norm_backward:layer_norm_backward",
@@ -65,7 +68,8 @@ declare(
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,
         terms="rows",
-        amplifies=8.0,
+        amplifies=_gradients.AMPLIFIES,
+        tolerances=_gradients.tolerances(EPS, 1),
         problems=_sizes.problems(has_w=True, has_b=True),
     )
 )

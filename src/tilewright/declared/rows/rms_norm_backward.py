@@ -7,6 +7,9 @@ from typing import Any
 from tilewright.custom import Declaration, In, Out, declare
 from tilewright.declared.rows import _gradients, _sizes
 
+EPS = 1e-6
+"""Unless a call says another."""
+
 
 def reference(
     x: Any, dy: Any, w: Any, residual: Any, dtotal: Any, eps: float, offset: float
@@ -37,7 +40,7 @@ declare(
             "dx": Out("*rows", "columns"),
             "dw": Out("columns", dtype="w_dtype", when="has_w"),
         },
-        scalars={"eps": ("fp32", 1e-6), "offset": ("fp32", 0.0)},
+        scalars={"eps": ("fp32", EPS), "offset": ("fp32", 0.0)},
         axes=_gradients.AXES,
         parts=_gradients.parts(
             f"{__package__}.kernels.rms_norm_backward:rms_norm_backward",
@@ -52,7 +55,8 @@ declare(
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,
         terms="rows",
-        amplifies=8.0,
+        amplifies=_gradients.AMPLIFIES,
+        tolerances=_gradients.tolerances(EPS, 0),
         problems=_sizes.problems(has_w=True),
     )
 )
