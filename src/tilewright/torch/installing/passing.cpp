@@ -14,22 +14,28 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_ops.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_ops.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/baddbmm_ops.h>
+#include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/convolution_backward_ops.h>
 #include <ATen/ops/convolution_ops.h>
+#include <ATen/ops/mm_ops.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
 
+#include <array>
+#include <atomic>
 #include <bit>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <string_view>
 #include <utility>
 
 namespace {
 
-constexpr size_t KEPT = 4096; /* kinds; beyond, all are asked about again */
 const char *FRONT = "tilewright.front";
 
 struct Locked { /* with Python's lock */
@@ -54,23 +60,25 @@ bool says(PyObject *function) {
 }
 
 /* What tells kinds of calls apart, as one number: it is made without memory of its own, at each call.
+   Each word is multiplied with others' in flight, so that a call's 40 words take some 100 cycles.
    Of two kinds with the same number, the second would be passed on unasked, and torch's result is
    right too. */
 struct Kind {
-  uint64_t number = at::globalContext().deterministicAlgorithms();
+  uint64_t number = at::globalContext().deterministicAlgorithms(), place = 0;
   bool told = true; /* whether all arguments say something here */
 
   void add(uint64_t x) {
-    number = (number ^ x) * 0x9e3779b97f4a7c15;
-    number ^= number >> 32;
+    const auto wide = static_cast<unsigned __int128>(x ^ (place += 0x9e3779b97f4a7c15)) * 0xd6e8feb86659fd93;
+    number += static_cast<uint64_t>(wide) ^ static_cast<uint64_t>(wide >> 64);
   }
 
   /* As runtime/passing.h has it, or kinds that are known there would be met here each time. */
   void note(const at::Tensor &x) {
     if (!x.defined()) return add('u');
+    constexpr c10::DispatchKeySet odd{c10::DispatchKey::Python, c10::DispatchKey::Conjugate,
+                                       c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor};
     const c10::TensorImpl *impl = x.unsafeGetTensorImpl();
-    if (impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() || x.layout() != at::kStrided ||
-        x.is_conj() || x.is_neg() || x._is_zerotensor()) {
+    if (impl->key_set().has_any(odd) || impl->has_symbolic_sizes_strides() || x.layout() != at::kStrided) {
       told = false;
       return;
     }
@@ -84,7 +92,9 @@ struct Kind {
   void note(const std::optional<at::Tensor> &x) { x ? note(*x) : add('n'); }
   void note(bool x) { add(x ? 'y' : 'f'); }
   void note(int64_t x) { add('i'), add(x); }
-  void note(const c10::SymInt &x) { x.is_heap_allocated() ? void(told = false) : note(x.as_int_unchecked()); }
+  void note(double x) { add('d'), add(std::bit_cast<uint64_t>(x)); }
+  void note(std::optional<double> x) { x ? note(*x) : add('n'); }
+  void note(const c10::SymInt &x) { x.is_heap_allocated() ? void(told = false) : add(x.as_int_unchecked()); }
   void note(at::OptionalSymIntArrayRef x) { x ? note(*x) : add('n'); }
 
   template <class List> void note_list(const List &list) {
@@ -94,19 +104,56 @@ struct Kind {
   void note(c10::SymIntArrayRef list) { note_list(list); }
   void note(const std::array<bool, 3> &list) { note_list(list); }
 
+  void note(const at::Scalar &x) {
+    if (x.isSymbolic() || x.isComplex()) told = false;
+    else if (x.isBoolean()) note(x.toBool());
+    else if (x.isFloatingPoint()) note(x.toDouble());
+    else note(x.toLong());
+  }
+
   void note(const c10::IValue &x) {
     if (x.isTensor()) note(x.toTensor());
     else if (x.isNone()) add('n');
     else if (x.isBool()) note(x.toBool());
     else if (x.isInt()) note(x.toInt());
-    else if (x.isDouble()) add('d'), add(std::bit_cast<uint64_t>(x.toDouble()));
+    else if (x.isDouble()) note(x.toDouble());
     else told = false;
   }
 };
 
+/* Kinds that are passed on, eight to a line of the cache. Where a line is full, a kind gives way, and
+   is asked about again. Thread-safe. */
+class Kinds {
+  static constexpr size_t LINES = 512, WIDTH = 8;
+  struct alignas(64) Line {
+    std::array<std::atomic<uint64_t>, WIDTH> kinds{};
+  };
+  std::unique_ptr<Line[]> lines{new Line[LINES]};
+
+  /* 0 stands for none. */
+  static uint64_t stated(uint64_t number) { return number ? number : 1; }
+  Line &line(uint64_t number) const { return lines[number % LINES]; }
+
+public:
+  bool holds(uint64_t number) const {
+    bool found = false;
+    for (const auto &one : line(number).kinds)
+      found |= one.load(std::memory_order_relaxed) == stated(number);
+    return found;
+  }
+
+  void add(uint64_t number) {
+    auto &kinds = line(number).kinds;
+    for (auto &one : kinds) {
+      uint64_t none = 0;
+      if (one.compare_exchange_strong(none, stated(number), std::memory_order_relaxed)) return;
+    }
+    kinds[number / LINES % WIDTH].store(stated(number), std::memory_order_relaxed);
+  }
+};
+
 /* Torch lets others call a kernel with boxed arguments alone, which are copied into memory of their
-   own. Those of convolutions have many numbers, so they are called as torch calls them: by what
-   stands in private. */
+   own. Operators that models call often are called as torch calls them: by what stands in private. */
 template <auto kernel, auto token> struct Within {
   friend const c10::KernelFunction &valid(const c10::SafeKernelFunction &x) {
     TORCH_CHECK((x.*token)->isValid(), "a kernel that calls are passed on to was removed: ", x.debug());
@@ -125,8 +172,7 @@ struct Kernel {
   c10::OperatorHandle op;
   c10::SafeKernelFunction original, ours;
   PyObject *clear, *passed;
-  std::mutex lock;
-  std::unordered_set<uint64_t> kinds;
+  Kinds kinds;
 
   Kernel(c10::OperatorHandle op, c10::SafeKernelFunction original, c10::SafeKernelFunction ours,
          PyObject *clear, PyObject *passed)
@@ -140,23 +186,14 @@ struct Kernel {
     Py_DECREF(passed);
   }
 
-  /* Who answers a call of this kind, and whether Python is asked about the kind for the first time:
-     then learn() follows the answer. */
-  std::pair<const c10::SafeKernelFunction &, bool> whose(const Kind &kind) {
-    if (!kind.told) return {ours, false};
-    {
-      std::lock_guard<std::mutex> held(lock);
-      if (kinds.count(kind.number)) return {original, false};
-    }
-    says(clear);
-    return {ours, true};
-  }
+  bool passes(const Kind &kind) const { return kind.told && kinds.holds(kind.number); }
 
-  void learn(const Kind &kind) {
-    if (!says(passed)) return;
-    std::lock_guard<std::mutex> held(lock);
-    if (kinds.size() >= KEPT) kinds.clear();
-    kinds.insert(kind.number);
+  /* What Python answers with ours(): if it passes all calls of this kind on from now on, so do we. */
+  template <class Ours> decltype(auto) ask(const Kind &kind, Ours &&ours) {
+    if (kind.told) says(clear);
+    decltype(auto) made = ours();
+    if (kind.told && says(passed)) kinds.add(kind.number);
+    return made;
   }
 };
 
@@ -170,9 +207,8 @@ struct Boxed final : c10::OperatorKernel {
       return kernel->original.callBoxed(op, keys, stack);
     Kind kind;
     for (const c10::IValue &x : given) kind.note(x);
-    const auto [answers, first] = kernel->whose(kind);
-    answers.callBoxed(op, keys, stack);
-    if (first) kernel->learn(kind);
+    if (kernel->passes(kind)) return kernel->original.callBoxed(op, keys, stack);
+    kernel->ask(kind, [&] { return kernel->ours.callBoxed(op, keys, stack), nullptr; });
   }
 };
 
@@ -182,25 +218,41 @@ template <class Result, class... Args> struct Typed<Result(const at::Tensor &, A
   std::shared_ptr<Kernel> kernel;
 
   Result operator()(c10::DispatchKeySet keys, const at::Tensor &x, Args... args) {
-    const auto call = [&](const c10::SafeKernelFunction &one) {
+    const auto call = [&](const c10::SafeKernelFunction &one) -> Result {
       return valid(one).call<Result, const at::Tensor &, Args...>(kernel->op, keys, x, args...);
     };
     if (!is_halved(x)) return call(kernel->original);
     Kind kind;
     kind.note(x), (kind.note(args), ...);
-    const auto [answers, first] = kernel->whose(kind);
-    if (!first) return call(answers);
-    Result made = call(answers);
-    kernel->learn(kind);
-    return made;
+    if (kernel->passes(kind)) return call(kernel->original);
+    return kernel->ask(kind, [&]() -> Result { return call(kernel->ours); });
   }
 };
 
-torch::CppFunction function_of(const std::string &name, std::shared_ptr<Kernel> kernel) {
-  if (name == "convolution")
-    return torch::CppFunction(Typed<at::_ops::convolution::schema>{std::move(kernel)});
-  if (name == "convolution_backward")
-    return torch::CppFunction(Typed<at::_ops::convolution_backward::schema>{std::move(kernel)});
+using Function = torch::CppFunction (*)(std::shared_ptr<Kernel>);
+
+template <class Operator> torch::CppFunction typed(std::shared_ptr<Kernel> kernel) {
+  return torch::CppFunction(Typed<typename Operator::schema>{std::move(kernel)});
+}
+
+constexpr std::pair<std::string_view, Function> TYPED[] = {
+    {"mm", typed<at::_ops::mm>},
+    {"mm.out", typed<at::_ops::mm_out>},
+    {"addmm", typed<at::_ops::addmm>},
+    {"addmm.out", typed<at::_ops::addmm_out>},
+    {"bmm", typed<at::_ops::bmm>},
+    {"bmm.out", typed<at::_ops::bmm_out>},
+    {"baddbmm", typed<at::_ops::baddbmm>},
+    {"baddbmm.out", typed<at::_ops::baddbmm_out>},
+    {"convolution", typed<at::_ops::convolution>},
+    {"convolution_backward", typed<at::_ops::convolution_backward>},
+    {"_scaled_dot_product_flash_attention", typed<at::_ops::_scaled_dot_product_flash_attention>},
+    {"_scaled_dot_product_cudnn_attention", typed<at::_ops::_scaled_dot_product_cudnn_attention>},
+};
+
+torch::CppFunction function_of(std::string_view name, std::shared_ptr<Kernel> kernel) {
+  for (const auto &[known, made] : TYPED)
+    if (known == name) return made(std::move(kernel));
   return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(std::move(kernel)));
 }
 
