@@ -27,6 +27,9 @@ MEASURING_SECONDS = 20
 PROCESSES, ROUNDS, STEPS = 2, 8, 8
 """Processes; turns of all ways in each, since processes differ by more than the ways; and timed
 steps of each turn. Turns are short, so that what else the machine does meets all ways alike."""
+WARM = 4
+"""Steps of a way before its timed ones, which find caches as steps leave them: an installation was
+just made, or taken out."""
 HOST_TURNS = 12
 FAR = 0.03
 """How far a result may be from torch's, of its norm: two roundings of bf16 through a model."""
@@ -148,7 +151,8 @@ def run(
                     decisions.default_dispatcher = lambda way=way: dispatchers[way]
                     at_work = tilewright.torch.install(_key=key)
                     step()  # decides
-                step()
+                for _ in range(WARM):
+                    timed(step)
                 if turn >= 0:
                     found[way]["us"] += [timed(step) for _ in range(STEPS)]
                 elif way != PLAIN:
