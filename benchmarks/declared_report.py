@@ -6,6 +6,12 @@
 A line is a problem, by one way of timing. GB/s are the bytes that the problem must move at least,
 over our time. The share is the time of a copy that reads and writes as many bytes, in the same
 rounds, over our time. Times are medians of the rounds that report (`comparison`).
+
+Behind the lines: how far ahead of `torch.compile` any kernel could be. A kernel moves each byte of
+its operands once, so of what exceeds L2, which single calls find empty, none takes less than these
+bytes over the bandwidth of the data sheet; and none is known to move them faster than a copy does,
+or the fastest of the kernels that were timed, whichever was faster. `torch.compile`'s time over
+either is the largest ratio that there is.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,8 +30,12 @@ import rivals
 import rivals_declared
 import rivals_library
 from comparison import Row, Way, halves
-from declared_cases import PREFIX, PUBLISHED
+from declared_cases import L2_BYTES, PREFIX, PUBLISHED
 from run_file import restored, whole
+from tilewright.arch import device
+
+ENOUGH = 0.9
+"""Of the copy bandwidth, as is asked of operations whose operands exceed L2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,8 @@ class Line:
     shape: the problem's fields without its element type.
     ours_us, eager_us, compiled_us, library_us, copy_us: medians; None for what was not timed.
     ratio: the fastest of the first three of these rivals, over ours.
-    gb_s: bytes of the problem over our time, in 10⁹ bytes a second.
+    bytes: what the problem moves at least.
+    gb_s: these over our time, in 10⁹ bytes a second.
     share: our share of the copy bandwidth.
     verified: how ours and torch's were held to the reference: ``yes``, or what was left out, why.
     """
@@ -51,6 +62,7 @@ class Line:
     library_us: float | None
     copy_us: float | None
     ratio: float | None
+    bytes: int
     gb_s: float
     share: float | None
     verified: str
@@ -91,21 +103,90 @@ def _line(case: str, problem: Any, row: Row, way: Way) -> Line:
         us.get(rivals_library.NATIVE, us.get(rivals_library.CUDNN)),
         copied,
         ours.ratio,
+        problem.min_bytes,
         problem.min_bytes / ours.us / 1e3,
         copied / ours.us if copied else None,
         "; ".join(f"{name}: {why}" for name, why in row.wrong.items()) or "yes",
     )
 
 
-def table(found: list[Line]) -> str:
-    """The lines as a table in Markdown."""
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What there was to gain over `torch.compile`, on some problems, by one way of timing. Ratios
+    are geometric means of its time over another.
+
+    problems: which: ``all``, or those that exceed L2.
+    count: how many of them.
+    ratio: over ours.
+    least: the least of these.
+    under: how many are under 1.
+    by_copy: over the fastest that moved as many bytes: a copy, or a kernel of the problem.
+    by_sheet: over the bytes at the bandwidth of the data sheet; None where operands may be in L2.
+    share: the mean share of the copy bandwidth that ours reached.
+    compiled_share: the same of `torch.compile`.
+    enough: how many of ours reached 0.9 of it.
+    """
+
+    problems: str
+    way: Way
+    count: int
+    ratio: float
+    least: float
+    under: int
+    by_copy: float
+    by_sheet: float | None
+    share: float
+    compiled_share: float
+    enough: int
+
+
+def bounds(found: Sequence[Line]) -> Iterator[Bound]:
+    """Of the lines that have both `torch.compile` and a copy: of all, and of those over L2."""
+    for way in dict.fromkeys(line.way for line in found):
+        both = [x for x in found if x.way == way and x.compiled_us and x.copy_us]
+        large = [x for x in both if x.bytes > L2_BYTES]
+        for problems, some in (("all", both), ("over L2", large)):
+            if some:
+                yield _bound(problems, way, some)
+
+
+def _bound(problems: str, way: Way, some: Sequence[Line]) -> Bound:
+    def mean(values: Sequence[float]) -> float:
+        return statistics.geometric_mean(values)
+
+    compiled = [x.compiled_us or 0.0 for x in some]
+    copies = [x.copy_us or 0.0 for x in some]
+    timed = [min(n for n in (x.ours_us, x.compiled_us, x.copy_us) if n) for x in some]
+    sheet = device("h200_sxm").bandwidth_gbs * 1e3
+    moved = [max(1, x.bytes) / sheet for x in some]
+    ratios = [c / x.ours_us for c, x in zip(compiled, some, strict=True)]
+    cold = way == "calls" and problems != "all"
+    return Bound(
+        problems,
+        way,
+        len(some),
+        mean(ratios),
+        min(ratios),
+        sum(ratio < 1 for ratio in ratios),
+        mean([c / t for c, t in zip(compiled, timed, strict=True)]),
+        mean([c / m for c, m in zip(compiled, moved, strict=True)]) if cold else None,
+        mean([c / x.ours_us for c, x in zip(copies, some, strict=True)]),
+        mean([c / other for c, other in zip(copies, compiled, strict=True)]),
+        sum(c / x.ours_us >= ENOUGH for c, x in zip(copies, some, strict=True)),
+    )
+
+
+def table(found: Sequence[Line] | Sequence[Bound]) -> str:
+    """Lines or bounds as a table in Markdown; "" for none."""
+    if not found:
+        return ""
 
     def cell(value: Any) -> str:
         if isinstance(value, float):
             return f"{value:.3f}" if value < 10 else f"{value:.1f}"
         return "–" if value is None else str(value).replace("|", "/")
 
-    names = [one.name for one in fields(Line)]
+    names = [one.name for one in fields(found[0])]
     rows = [names, ["---"] * len(names), *([cell(getattr(x, n)) for n in names] for x in found)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -117,9 +198,14 @@ def main() -> int:
     options = parser.parse_args()
     said = whole(options.file)
     found = [*lines(said)]
-    print(table(found), end="")
+    limits = [*bounds(found)]
+    print(table(found), table(limits), sep="\n", end="")
     if options.json:
-        about = {"environment": said["environment"], "lines": [*map(asdict, found)]}
+        about = {
+            "environment": said["environment"],
+            "lines": [*map(asdict, found)],
+            "bounds": [*map(asdict, limits)],
+        }
         options.json.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return 0
 

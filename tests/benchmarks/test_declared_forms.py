@@ -167,6 +167,31 @@ def test_torch_has_memory_for_padded_scores(name):
     assert len(usual) == 2
 
 
+def line(way, ours, compiled, copied, moved):
+    return declared_report.Line(
+        "", "", "", "", way, ours, None, compiled, None, copied, None, moved, 0.0, None, "yes"
+    )
+
+
+def test_how_far_ahead_of_compiled_torch_a_kernel_could_be():
+    moved = 480_000_000  # 100 µs at the bandwidth of the data sheet
+    found = [
+        line("calls", 110.0, 110.0, 121.0, moved),  # all that there is: nobody was faster
+        line("calls", 125.0, 120.0, 100.0, moved),
+        line("calls", 2.0, 4.0, 1.0, 1000),  # in L2
+        line("graphs", 110.0, 121.0, 132.0, moved),
+        line("calls", 9.0, None, 1.0, moved),
+    ]
+    every, large, graphs, _ = declared_report.bounds(found)
+    assert (every.count, every.least, every.under, every.by_sheet) == (3, 0.96, 1, None)
+    assert large.count == 2 and large.enough == 1
+    assert large.ratio == pytest.approx(0.96**0.5)
+    assert large.by_copy == pytest.approx(1.2**0.5)
+    assert large.by_sheet == pytest.approx((1.1 * 1.2) ** 0.5)
+    assert large.compiled_share == pytest.approx((1.1 / 1.2) ** 0.5)
+    assert graphs.by_sheet is None and graphs.by_copy == pytest.approx(1.1)
+
+
 @pytest.mark.turns(12)
 def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
@@ -193,6 +218,8 @@ def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # no
     assert (one.ratio, one.share) == (1.0, 1.0)
     assert one.gb_s == pytest.approx((2 * 4 * 32 * 4 + 32 * 4) / 10 / 1e3)
     assert "rows=4 columns=32" in declared_report.table(found)
+    bounds = [*declared_report.bounds(found)]
+    assert [(b.problems, b.count, b.ratio, b.under) for b in bounds] == [("all", 1, 1.0, 0)] * 2
     case = replace(case, problems=list)
     monkeypatch.setattr(cases, "every", lambda: {case.name: case})
     with pytest.raises(SystemExit, match="check out its commit"):
