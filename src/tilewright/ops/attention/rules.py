@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
+from tilewright.ops import reasons
 from tilewright.ops.attention import library, pipelines, reach
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
@@ -20,18 +21,14 @@ OVERHEAD_REGISTERS = 40
 
 
 def _pipeline(c: AttentionConfig, arch: Arch) -> str | None:
-    if not pipelines.of(c).runs_on(arch):
-        has = ", ".join(pipelines.on(arch))
-        return f"{arch.name} has no pipeline {c.pipeline}; it has {has}"
-    return None
+    if pipelines.of(c).runs_on(arch):
+        return None
+    return reasons.no_pipeline(arch, c.pipeline, pipelines.on(arch))
 
 
 def _dtype(c: AttentionConfig, arch: Arch) -> str | None:
-    for name in dict.fromkeys((c.dtype, c.dtype_kv, c.dtype_o)):
-        support = arch.dtypes.get(name)
-        if support is None or support.support == "refused":
-            why = f": {support.note}" if support is not None and support.note else ""
-            return f"{arch.name} does not take {name}{why}"
+    if (lacking := reasons.dtypes(arch, (c.dtype, c.dtype_kv, c.dtype_o))) is not None:
+        return lacking
     if (c.dtype, c.dtype_kv) not in pipelines.of(c).dtypes:
         return f"pipeline {c.pipeline} does not multiply {c.dtype} by {c.dtype_kv}"
     return None
@@ -69,10 +66,7 @@ def _tile(c: AttentionConfig, arch: Arch) -> str | None:
 def _warps(c: AttentionConfig, arch: Arch) -> str | None:
     if pipelines.of(c).in_triton and c.num_warps & (c.num_warps - 1):
         return f"{c.num_warps} warps are no power of two, which Triton needs"
-    threads = c.num_warps * arch.warp_size
-    if threads > arch.max_threads:
-        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
-    return None
+    return reasons.warps(arch, c.num_warps)
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> str | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
+from tilewright.ops import reasons
 from tilewright.ops.attention import reach
 from tilewright.ops.attention.gradients import DTYPES as DIFFERENTIABLE
 from tilewright.ops.attention.problem import OUTPUTS
@@ -20,12 +21,7 @@ from tilewright.verdict import YES, Verdict, no
 def _dtype(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     if c.dtype not in DIFFERENTIABLE or c.dtype_o not in OUTPUTS[c.dtype]:
         return f"attention of {c.dtype} that writes {c.dtype_o} has no gradients"
-    for name in dict.fromkeys((c.dtype, c.dtype_o)):
-        support = arch.dtypes.get(name)
-        if support is None or support.support == "refused":
-            why = f": {support.note}" if support is not None and support.note else ""
-            return f"{arch.name} does not take {name}{why}"
-    return None
+    return reasons.dtypes(arch, (c.dtype, c.dtype_o))
 
 
 def _gradients(c: AttentionBackwardConfig, arch: Arch) -> str | None:
@@ -36,17 +32,13 @@ def _gradients(c: AttentionBackwardConfig, arch: Arch) -> str | None:
 
 
 def _warps(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    threads = c.num_warps * arch.warp_size
-    if threads > arch.max_threads:
-        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
-    return None
+    return reasons.warps(arch, c.num_warps)
 
 
 def _pipeline(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    if not pipelines.of(c).runs_on(arch):
-        has = ", ".join(pipelines.on(arch))
-        return f"{arch.name} has no pipeline {c.pipeline}; it has {has}"
-    return None
+    if pipelines.of(c).runs_on(arch):
+        return None
+    return reasons.no_pipeline(arch, c.pipeline, pipelines.on(arch))
 
 
 LEGALITY: tuple[tuple[str, Callable[[AttentionBackwardConfig, Arch], str | None]], ...] = (

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
+from tilewright.ops import reasons
 from tilewright.ops.causal_conv.config import CausalConvConfig
 from tilewright.ops.causal_conv.problem import EXTRAS, CausalConvProblem, vector
 from tilewright.ops.limits import INT32_SPAN
@@ -26,11 +27,7 @@ def tiles(c: CausalConvConfig) -> int:
 
 
 def _dtype(c: CausalConvConfig, arch: Arch) -> str | None:
-    for name in dict.fromkeys((c.dtype, c.dtype_w)):
-        support = arch.dtypes.get(name)
-        if support is None or support.support == "refused":
-            return f"{arch.name} does not take {name}"
-    return None
+    return reasons.dtypes(arch, (c.dtype, c.dtype_w))
 
 
 def _extras(c: CausalConvConfig, arch: Arch) -> str | None:

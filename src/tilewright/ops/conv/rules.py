@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.ops import epilogues
+from tilewright.ops import epilogues, reasons
 from tilewright.ops.conv import library, pipelines, runs, swapping, turning, windows
 from tilewright.ops.conv.config import GEMM, INDEX_BITS, MOST_TILE, SHARING, VENDOR, ConvConfig
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm, has
@@ -124,9 +124,8 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
 def _warps(c: ConvConfig, arch: Arch) -> str | None:
     if c.num_warps & (c.num_warps - 1) and "num_warps" not in pipelines.of(c).odd(c):
         return f"num_warps = {c.num_warps} is not a power of two"
-    threads = c.num_warps * arch.warp_size
-    if threads > arch.max_threads:
-        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
+    if (too_many := reasons.warps(arch, c.num_warps)) is not None:
+        return too_many
     if c.num_stages > MAX_STAGES:
         return f"num_stages = {c.num_stages} is over {MAX_STAGES}"
     return None

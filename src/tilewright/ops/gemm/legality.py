@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops import epilogues
+from tilewright.ops import epilogues, reasons
 from tilewright.ops.gemm import (
     clusters,
     dependent_launch,
@@ -52,10 +52,9 @@ def _dtype(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _pipeline(c: GemmConfig, arch: Arch) -> str | None:
-    if not pipelines.of(c).runs_on(arch):
-        has = ", ".join(pipelines.on(arch))
-        return f"{arch.name} has no pipeline {c.pipeline}; it has {has}"
-    return None
+    if pipelines.of(c).runs_on(arch):
+        return None
+    return reasons.no_pipeline(arch, c.pipeline, pipelines.on(arch))
 
 
 def _tile(c: GemmConfig, arch: Arch) -> str | None:
@@ -102,10 +101,7 @@ def _vector_tile(c: GemmConfig) -> str | None:
 def _warps(c: GemmConfig, arch: Arch) -> str | None:
     if c.num_warps & (c.num_warps - 1) and c.num_warps not in pipelines.of(c).odd_warps:
         return f"num_warps = {c.num_warps} is not a power of two"
-    threads = c.num_warps * arch.warp_size
-    if threads > arch.max_threads:
-        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
-    return None
+    return reasons.warps(arch, c.num_warps)
 
 
 def _stages(c: GemmConfig, arch: Arch) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import reasons
 from tilewright.ops.merge_states.config import MergeStatesConfig
 from tilewright.ops.merge_states.problem import MOST, MOST_HEAD_DIM, MergeStatesProblem
 from tilewright.verdict import YES, Verdict, no
@@ -18,10 +19,7 @@ OVERHEAD_REGISTERS = 48
 
 
 def _dtype(c: MergeStatesConfig, arch: Arch) -> str | None:
-    support = arch.dtypes.get(c.dtype)
-    if support is None or support.support == "refused":
-        return f"{arch.name} does not take {c.dtype}"
-    return None
+    return reasons.dtypes(arch, (c.dtype,))
 
 
 def _form(c: MergeStatesConfig, arch: Arch) -> str | None:
@@ -42,9 +40,9 @@ def _tile(c: MergeStatesConfig, arch: Arch) -> str | None:
     elements = c.tile_m * c.states * c.tile_n
     if elements > MOST_TILE:
         return f"{elements} elements at a time, over {MOST_TILE}"
+    if (too_many := reasons.warps(arch, c.num_warps)) is not None:
+        return too_many
     threads = c.num_warps * arch.warp_size
-    if threads > arch.max_threads:
-        return f"{threads} threads, over {arch.max_threads}"
     each = (elements + 2 * c.tile_m * c.tile_n) // threads
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
