@@ -244,6 +244,35 @@ def roles(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
 
 
+def turned_tiles() -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """Low tiles that sm_90 multiplies turned: forms, dtypes, scales and epilogues of both kernels,
+    with groups and columns that end inside a tile."""
+    made = []
+    blocks = {"dtype_a": "e4m3fn", "dtype_c": "bf16", "scale_a": "1x128", "scale_b": "128x128"}
+    of_rows = {"dtype_a": "int8", "dtype_c": "bf16", "epilogue": "row_scale+col_scale"}
+    for number, (signature, form) in enumerate(
+        itertools.product(
+            (
+                {"dtype_a": "bf16", "epilogue": "swiglu"},
+                blocks,
+                of_rows,
+                {"dtype_a": "fp16", "epilogue": "bias"},
+                {**blocks, "epilogue": "swiglu"},
+            ),
+            ("gathered", "contiguous", "masked"),
+        )
+    ):
+        more = {"rows_a": 20, "per_row": 3} if form == "gathered" else {}
+        tile_n, tile_m = ((64, 16), (128, 32), (128, 16))[number % 3]
+        for pipeline in ("basic", "tma")[: 1 if form == "gathered" else 2]:
+            kernel = config(
+                form=form, pipeline=pipeline, tile_m=tile_m, tile_n=tile_n, tile_k=128, **signature
+            )
+            sizes = {"groups": 4, "m": 60, "n": 176, "k": 208}
+            made.append((kernel, GroupedGemmProblem(form, **sizes, **signature, **more)))
+    return made
+
+
 def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
     kernel, problem = case
     words = (problem.form, kernel.pipeline, problem.layout, problem.dtype_a, problem.dtype_c)

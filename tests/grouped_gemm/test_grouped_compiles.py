@@ -29,9 +29,9 @@ MATRIX = {
 HERE = selection.architectures(MATRIX)
 LOW = config(
     "sm_90", form="gathered", dtype_a="e4m3fn", dtype_b="e4m3fn", scale_a="1x128",
-    scale_b="128x128", tile_m=16, tile_n=128, tile_k=128, num_warps=4, num_stages=4,
+    scale_b="128x128", tile_m=16, tile_n=128, tile_k=128, num_warps=4, num_stages=3,
 )  # fmt: skip
-"""A tile for few rows, of which the compiler takes 168 registers unless it is told of others."""
+"""A tile for few rows, which is multiplied turned."""
 
 
 def kernels(name: str) -> list:
@@ -80,6 +80,14 @@ def test_as_many_workgroups_of_low_tiles_fit_a_compute_unit_as_a_grid_has(store)
     assert low_tiles.resident(replace(LOW, alignment=1), this) == 2  # elements by themselves
     registers = -(-built.resources.registers // 8) * 8
     assert physics.resident(this, registers, built.shared, LOW.num_warps) >= count
+
+
+def test_a_low_tile_is_multiplied_from_shared_memory(store):
+    """Its 8-bit floats are not converted."""
+    (built,) = build_once([(LOW, "sm_90")], store).kernels
+    text = inspect(built, store, "ptx")
+    assert "wgmma.mma_async.sync.aligned.m64n16k32" in text
+    assert "mma.sync" not in text and "e4m3x2" not in text
 
 
 @pytest.mark.turns(4, of="compiled groups")

@@ -7,14 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grouped_cases import cases, config, epilogues, gathered, label, other_axes, roles
+from grouped_cases import (
+    cases,
+    config,
+    epilogues,
+    gathered,
+    label,
+    other_axes,
+    roles,
+    turned_tiles,
+)
 
 from simulate import simulated_run, worst_error
 from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem, check, pack
+from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem, check, low_tiles, pack
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +51,15 @@ def test_epilogues_are_right(hopper, case):
 @pytest.mark.parametrize("case", gathered("sm_90"), ids=label)
 def test_gathered_rows_are_right(hopper, case):
     kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.grid(6)
+@pytest.mark.parametrize("case", turned_tiles(), ids=label)
+def test_low_tiles_that_are_turned_are_right(hopper, case):
+    kernel, problem = case
+    assert low_tiles.turned(kernel, arch("sm_90"))
     result = verify.verify(hopper, problem, kernel.name)
     assert result.ok, result
 

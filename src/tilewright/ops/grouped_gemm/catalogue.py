@@ -252,6 +252,7 @@ CATALOGUE: Catalogue = {
     "MASK_K": _mask(2),
     "ELEMENTS": lambda c, _: max(1, c.alignment // DTYPES[c.dtype_a].bytes),
     "ELEMENTS_C": lambda c, _: max(1, c.alignment // DTYPES[c.dtype_c].bytes),
+    "TURNED": lambda c, arch: low_tiles.turned(c, arch),
     "WARP_GROUPS": lambda c, _: warpgroups.groups(c),
 }
 

@@ -225,6 +225,8 @@ def _converting_us(config: GroupedGemmConfig, device: Device) -> float:
     instruction: each warp its columns of B, and all rows of A, which it has no part in."""
     in_registers = arch(device.arch).async_mma and config.tile_m < WARPGROUP_ROWS
     kinds = (DTYPES[config.dtype_a], DTYPES[config.dtype_b])
+    if low_tiles.turned(config, arch(device.arch)):  # nothing is converted
+        return 0.0
     if not in_registers or any(one.kind != "float" or one.bits != 8 for one in kinds):
         return 0.0
     of_warp = (config.tile_m + config.tile_n / config.num_warps) * config.tile_k

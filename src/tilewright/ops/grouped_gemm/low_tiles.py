@@ -9,9 +9,11 @@ told how many registers leave room for all.
 from __future__ import annotations
 
 from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
 from tilewright.ops.binder import Value
 from tilewright.ops.gemm.pipelines import common
+from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP, WARPGROUP_ROWS
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
@@ -42,11 +44,22 @@ def resident(config: GroupedGemmConfig, arch: Arch) -> int:
         lanes = config.num_warps * arch.warp_size
         few = config.alignment > 1 and config.tile_m * config.tile_n <= FEW_SUMS * lanes
         registers = FEW_REGISTERS if few else MOST_REGISTERS
-        if arch.async_mma and config.num_stages > 1:
+        if arch.async_mma and config.num_stages > 1 and not turned(config, arch):
             # Matrix instructions that read shared memory are for higher tiles: the stage in use is
             # in registers, and has no buffer.
             shared -= common.stage(config.one)
     return max(found, min(MOST, physics.resident(arch, registers, shared, config.num_warps)))
+
+
+def turned(config: GroupedGemmConfig, arch: Arch) -> bool:
+    """Whether a tile's columns of B are the rows that matrix instructions read from shared memory:
+    where these are for higher tiles, and both operands' rows of K lie in whole 16 bytes."""
+    of_16 = DTYPES[config.dtype_a].bits <= 16 and config.dtype_a == config.dtype_b
+    units = (unit for unit in arch.mma if unit.instruction == "wgmma")
+    reading = of_16 and any(config.dtype_a in unit.dtypes for unit in units)
+    rows = WARPGROUP_ROWS * (config.num_warps // WARPGROUP)
+    fits = config.tile_m < WARPGROUP_ROWS and config.tile_n >= rows > 0
+    return reading and fits and config.layout[:2] == "rc" and config.alignment > 1
 
 
 def options(config: GroupedGemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:

@@ -29,10 +29,11 @@ import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.rounding import BLOCK, scale_of_block
-from tilewright.ops.device.scale import scaled, scales_of_step
+from tilewright.ops.device.scale import scales_of_step
 from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.device.widen import widened
 from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_of_group
+from tilewright.ops.grouped_gemm.kernels.turned import added, added_scaled, sums, upright
 from tilewright.ops.grouped_gemm.kernels.walk import (
     FIELDS,
     cleared,
@@ -48,7 +49,7 @@ def _sum(
     GATHERED: tl.constexpr, PAIRS: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    MASK_N: tl.constexpr, MASK_K: tl.constexpr, SCALES: tl.constexpr,
+    MASK_N: tl.constexpr, MASK_K: tl.constexpr, SCALES: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
     """The sum over K for the tile at (row, col) of one group's product, whose map of rows begins at
     `row_map`. PAIRS: columns that become one lie `between` apart, and `onward` from the next."""
@@ -82,7 +83,7 @@ def _sum(
         b_ptrs = b + steps[:, None] + in_b[None, :] * ldb
         b_step = TILE_K
 
-    acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    acc = sums(TILE_M, TILE_N, INT_ACC, TURNED)
     APART: tl.constexpr = GATHERED or PAIRS
     if SCALES != "":
         x, y = scales_of_step(
@@ -108,17 +109,16 @@ def _sum(
             b_tile = tl.load(b_ptrs)
         b_tile = widened(b_tile, a_tile)
         if SCALES != "":
-            partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
-            acc += scaled(partial, x, y, SCALES)
+            acc = added_scaled(acc, a_tile, b_tile, x, y, SCALES, PRECISION, TURNED)
             k1 = min(k0 + TILE_K, k - 1)
             x, y = scales_of_step(
                 scales, row, col, from_a, in_b, k1, m, n, APART, TILE_M, TILE_N, SCALES
             )
         else:
-            acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+            acc = added(acc, a_tile, b_tile, PRECISION, TURNED)
         a_ptrs += a_step
         b_ptrs += b_step
-    return acc
+    return upright(acc, TURNED)
 
 
 @triton.jit
@@ -164,7 +164,7 @@ def grouped_gemm_basic(
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     ELEMENTS: tl.constexpr, ELEMENTS_C: tl.constexpr, CHAIN: tl.constexpr,
-    SCALES: tl.constexpr,
+    SCALES: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group.
 
@@ -181,6 +181,7 @@ def grouped_gemm_basic(
         (those of C: ELEMENTS_C).
     extra, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's `epilogue`; C has n / FOLD columns.
     scales, SCALES: see `operands` and `ops/device/scale.py`.
+    TURNED: see `turned`.
     quants: (block_scales,) if C is rounded by blocks, [rows of C, columns of C / 128]; else ().
     """
     if FORM != "list":  # noqa: SIM102 (a constant, then an argument)
@@ -239,7 +240,7 @@ def grouped_gemm_basic(
             a_g, b_g, own_scales, rows, n_g, k_g, lda_g, ldb_g, row, col,
             row_map + begin if FORM == "gathered" else 0, rows_a, per_row, between, onward,
             FORM == "gathered", FOLD == 2 and FORM != "list" and not B_ROW, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K or FORM == "weights", SCALES,
+            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K or FORM == "weights", SCALES, TURNED,
         )  # fmt: skip
         write(
             c_g, acc, extra, group, begin, rows, n_g, ldc_g, row, tile_n, TILE_M, TILE_N, C_ROW,

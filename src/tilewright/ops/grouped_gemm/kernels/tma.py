@@ -22,9 +22,10 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
-from tilewright.ops.device.scale import load_scales, scaled
+from tilewright.ops.device.scale import load_scales
 from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_of_group
+from tilewright.ops.grouped_gemm.kernels.turned import added, added_scaled, sums, upright
 from tilewright.ops.grouped_gemm.kernels.walk import (
     RAGGED_ROWS,
     cleared,
@@ -61,6 +62,7 @@ def grouped_gemm_tma(
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     SPLIT: tl.constexpr, CHAIN: tl.constexpr, SCALES: tl.constexpr,
+    TURNED: tl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors. c_rows: a pointer to C. Other
     arguments as in `basic`."""
@@ -74,7 +76,7 @@ def grouped_gemm_tma(
         tile_m, tile_n = tile_coordinates(tile - first, tl.cdiv(rows, TILE_M), tiles_n, GROUP_M)
         row = tile_m * TILE_M
         col = tile_n * TILE_N
-        acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+        acc = sums(TILE_M, TILE_N, INT_ACC, TURNED)
         own_scales = scales_of_group(scales, begin, group, FORM, SCALES)
         if SCALES != "":
             x, y = load_scales(own_scales, row, col, 0, rows, n, TILE_M, TILE_N, SCALES)
@@ -87,12 +89,12 @@ def grouped_gemm_tma(
             else:
                 b_tile = tl.reshape(b.load([group, col, k0]), (TILE_N, TILE_K)).T
             if SCALES != "":
-                partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
-                acc += scaled(partial, x, y, SCALES)
+                acc = added_scaled(acc, a_tile, b_tile, x, y, SCALES, PRECISION, TURNED)
                 k1 = min(k0 + TILE_K, k - 1)
                 x, y = load_scales(own_scales, row, col, k1, rows, n, TILE_M, TILE_N, SCALES)
             else:
-                acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+                acc = added(acc, a_tile, b_tile, PRECISION, TURNED)
+        acc = upright(acc, TURNED)
         own = of_group(extra, group, n, WIDTHS)
         if SPLIT:
             halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
