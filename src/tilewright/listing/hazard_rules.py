@@ -19,14 +19,11 @@ base of scratch memory. From gfx10 on, the hardware itself waits for vector resu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from tilewright.listing.effects import SCC_BIT, Effects, bits, scalar_bits, vector_bits
+from tilewright.listing.effects import SCC_BIT, bits, scalar_bits, vector_bits
+from tilewright.listing.hazard_facts import Facts, Rule, vector_nops
 from tilewright.listing.operand import EXEC, M0, VCC
-from tilewright.listing.passes import passes
 from tilewright.listing.target import Generation
-from tilewright.listing.text import Instruction
 
 _VECTOR = vector_bits(0, 1024)
 _SCALAR = scalar_bits(0, VCC + 2)
@@ -39,117 +36,8 @@ _CDNA2: tuple[Generation, ...] = ("cdna2",)
 _CDNA34: tuple[Generation, ...] = ("cdna3", "cdna4")
 _CDNA = _CDNA2 + _CDNA34
 
-_TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rcp_iflag|rsq|sqrt|sin|cos|tanh)_b?f\d+")
-_MEMORY = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)")
 _WIDE = re.compile(r"\w+_store_(dwordx[34]|b96|b128)")
-_FP32 = re.compile(r"v_\w+\d_?f32")
 _HARDWARE_NAMES = ("HW_REG_MODE", "HW_REG_STATUS", "HW_REG_TRAPSTS", "HW_REG_HW_ID")
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What rules ask of an instruction. Registers are bitmasks as in `effects`.
-
-    states: wait states that it takes.
-    valu: whether it is a vector instruction, matrix instructions included.
-    memory: whether it accesses global memory or scratch; lds: shared memory by ``ds_…``.
-    a, b, c, d: the registers of a matrix instruction's operands; `d` is 0 of all others.
-    xdl: whether a matrix instruction multiplies another type than fp32 (and fp64).
-    passes: of an MFMA.
-    """
-
-    ins: Instruction
-    reads: int
-    writes: int
-    states: int
-    valu: bool
-    memory: bool
-    lds: bool
-    a: int
-    b: int
-    c: int
-    d: int
-    xdl: bool
-    passes: int
-
-    @property
-    def base(self) -> str:
-        """The mnemonic."""
-        return self.ins.base
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is a vector instruction, and no matrix instruction."""
-        return self.valu and not self.d
-
-    @property
-    def transcendental(self) -> bool:
-        """Whether the unit for exponentials, reciprocals and the like executes it."""
-        return bool(_TRANSCENDENTAL.fullmatch(self.ins.base))
-
-
-def facts(ins: Instruction, touched: Effects, generation: Generation) -> Facts:
-    """The facts of an instruction. touched: its registers."""
-    base = ins.base
-    d = a = b = c = 0
-    if base.startswith(("v_mfma", "v_wmma")):
-        d, a, b, c = (bits(ins.at(place)) for place in range(4))
-    return Facts(
-        ins,
-        touched.reads | touched.tied,
-        touched.writes,
-        ins.whole(0) + 1 if base == "s_nop" else 1,
-        base.startswith("v_"),
-        bool(_MEMORY.match(base)),
-        base.startswith("ds_"),
-        a,
-        b,
-        c,
-        d,
-        bool(d) and not _FP32.fullmatch(base),
-        passes(ins, generation) if base.startswith("v_mfma") else 0,
-    )
-
-
-def _nops(missing: int) -> tuple[str, ...]:
-    """Instructions that take wait states, eight at most each."""
-    full, rest = divmod(missing, 8)
-    return ("s_nop 7",) * full + ((f"s_nop {rest - 1}",) if rest else ())
-
-
-def _vector_nops(missing: int) -> tuple[str, ...]:
-    """Vector instructions."""
-    return ("v_nop",) * missing
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """An instruction must not come too soon behind another.
-
-    asks: what the rule is about.
-    cause: the registers that an instruction endangers. effect: those that an instruction must not
-        touch too soon. The rule is about pairs that share some.
-    most: the most wait states that it asks for. states: how many of a pair, by default all.
-    counts: how many an instruction between them gives, by default those that it takes.
-    ends: whether an instruction between them ends the danger; stops: whether so much between them
-        does, by default `most`.
-    remedy: instructions that give so many missing wait states, or end the danger.
-    """
-
-    asks: str
-    generations: tuple[Generation, ...]
-    cause: Callable[[Facts], int]
-    effect: Callable[[Facts], int]
-    most: int
-    states: Callable[[Generation, Facts, Facts], int] | None = None
-    counts: Callable[[Facts], int] = lambda f: f.states
-    ends: Callable[[Facts], bool] | None = None
-    stops: Callable[[int], bool] | None = None
-    remedy: Callable[[int], tuple[str, ...]] = _nops
-
-    def asked(self, generation: Generation, cause: Facts, effect: Facts) -> int:
-        """The wait states that must lie between two instructions."""
-        return self.most if self.states is None else self.states(generation, cause, effect)
 
 
 def _vector_instructions(f: Facts) -> int:
@@ -506,7 +394,7 @@ _RDNA_RULES = (
         lambda f: f.a | f.b,
         1,
         counts=_vector_instructions,
-        remedy=_vector_nops,
+        remedy=vector_nops,
     ),
     Rule(
         "a WMMA's result is A or B of another",
@@ -516,7 +404,7 @@ _RDNA_RULES = (
         9,
         _wmma_states,
         _vector_instructions,
-        remedy=_vector_nops,
+        remedy=vector_nops,
     ),
     Rule(
         "a WMMA's result is used",
@@ -526,7 +414,7 @@ _RDNA_RULES = (
         9,
         _wmma_states,
         _vector_instructions,
-        remedy=_vector_nops,
+        remedy=vector_nops,
     ),
     Rule(
         "A or B of a WMMA is overwritten",
@@ -536,7 +424,7 @@ _RDNA_RULES = (
         9,
         _wmma_states,
         _vector_instructions,
-        remedy=_vector_nops,
+        remedy=vector_nops,
     ),
     Rule(
         "a transcendental's result is read by the next vector instruction",
@@ -545,7 +433,7 @@ _RDNA_RULES = (
         lambda f: f.reads if f.valu and not f.transcendental else 0,
         1,
         counts=_vector_instructions,
-        remedy=_vector_nops,
+        remedy=vector_nops,
     ),
     Rule(
         "a transcendental's source is overwritten by the next vector instruction",
@@ -554,7 +442,7 @@ _RDNA_RULES = (
         lambda f: f.writes if f.valu and not f.transcendental else 0,
         1,
         counts=_vector_instructions,
-        remedy=_vector_nops,
+        remedy=vector_nops,
     ),
 )
 

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.listing.effects import SCALAR_BIT, Effects, names, scalar_bits
-from tilewright.listing.hazard_rules import RULES, Facts, Rule, facts, waited
+from tilewright.listing.hazard_facts import Facts, Rule, facts
+from tilewright.listing.hazard_rules import RULES, waited
 from tilewright.listing.operand import VCC
 from tilewright.listing.text import Instruction, Program
 

@@ -1,4 +1,4 @@
-"""What the parameters of GEMM's kernels are, and what is compiled and launched for a config.
+"""What the parameters of GEMM's kernels are (`launch` has which kernels a config has).
 
 The meanings are of the product that a kernel computes: where A and B are swapped, of the exchanged
 one, and in two stages, for the first kernel, of the one that stores parts (`swap`, `two_stage`).
@@ -7,25 +7,21 @@ one, and in two stages, for the first kernel, of the one that stores parts (`swa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from tilewright import blocks
 from tilewright.arch import arch as arch_called
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import (
     Array,
-    Box,
     Constant,
     Context,
     Described,
     Functions,
     Numbers,
-    Part,
     Tuple,
-    Value,
 )
 from tilewright.ops.gemm import operands, pipelines, scales, swap, two_stage
 from tilewright.ops.gemm.batch import STRIDED
@@ -33,10 +29,8 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.layouts import masked
 from tilewright.ops.gemm.lowbit import WORD
 from tilewright.ops.gemm.pipelines import warpgroups
-from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import steps, tiles
-from tilewright.ops.nouns import MAIN, KernelSource, Launch
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles, slots
 
 Whether = Callable[[GemmConfig], bool]
@@ -53,7 +47,7 @@ def _near(c: GemmConfig) -> bool:
     return c.index_bits == 32 and _through_pointers(c)
 
 
-def _never(c: GemmConfig) -> bool:
+def never(c: GemmConfig) -> bool:
     return False
 
 
@@ -77,14 +71,14 @@ def _inner(c: GemmConfig) -> tuple[str, str, str]:
     return "k" if a == "r" else "m", "n" if b == "r" else "k", "n" if of_c == "r" else "m"
 
 
-def _of_c(c: GemmConfig, axis: str) -> int:
+def promised_by_c(c: GemmConfig, axis: str) -> int:
     """What a dimension is a multiple of for C's sake."""
     if _inner(c)[2] != axis:
         return 1
     return _aligned(c, c.dtype_c) * (epilogues.fold(c.epilogue) if axis == "n" else 1)
 
 
-def _size(axis: str) -> Numbers:
+def size(axis: str) -> Numbers:
     """M, N or K: whole vectors of the matrices that lie along it and are reached through
     pointers."""
 
@@ -94,7 +88,7 @@ def _size(axis: str) -> Numbers:
             # So that the mask at C's edge leaves the loads of the epilogue's matrices wide.
             loads = record.in_triton and epilogues.has_matrix(c.epilogue)
             return _aligned(c, c.dtype_c) if loads and inner_c == axis else 1
-        found = [_of_c(c, axis)] if _aligned(c, c.dtype_c) > 1 else []
+        found = [promised_by_c(c, axis)] if _aligned(c, c.dtype_c) > 1 else []
         if record.reads == "pointers":
             for along, dtype in zip(inner, (c.dtype_a, c.dtype_b), strict=True):
                 if along == axis and _aligned(c, dtype) > 1:
@@ -107,16 +101,16 @@ def _size(axis: str) -> Numbers:
 # --- matrices -----------------------------------------------------------------------------------
 
 
-def _in_words(c: GemmConfig) -> int:
+def in_words(c: GemmConfig) -> int:
     """Elements of B in a word, if the kernel's descriptor counts words; else 0."""
     return WORD // DTYPES[c.dtype_b].bits if pipelines.has(c, "b_in_words") else 0
 
 
-def _matrix(place: int, operand: Callable[[GemmConfig], str], near: Whether) -> Array:
+def matrix_of(place: int, operand: Callable[[GemmConfig], str], near: Whether) -> Array:
     """A, B or C."""
 
     def dtype(c: GemmConfig) -> str:
-        return "int32" if place == 1 and _in_words(c) else _types(c)[place]
+        return "int32" if place == 1 and in_words(c) else _types(c)[place]
 
     def scattered(c: GemmConfig) -> bool:
         return c.batching == "pointers"
@@ -135,10 +129,10 @@ def _view(x: Context, place: int) -> Described:
     has no strides of 0."""
     c, p = x.config, x.problem
     ld, rows = (p.lda, p.ldb, p.ldc)[place], p.outer[place]
-    each = (_in_words(c) if place == 1 else 0) or 1
+    each = (in_words(c) if place == 1 else 0) or 1
     shape: tuple[int, ...] = (rows, p.inner[place] // each)
     strides: tuple[int, ...] = (ld // each, 1)
-    if _in_batch(c, place):
+    if in_batch(c, place):
         shape = (p.matrices[place], *shape)
         strides = (p.batch_strides[place] or rows * ld, *strides)
     if c.two_stage and place == 2:
@@ -146,7 +140,7 @@ def _view(x: Context, place: int) -> Described:
     return Described(shape, strides)
 
 
-def _in_batch(c: GemmConfig, place: int) -> bool:
+def in_batch(c: GemmConfig, place: int) -> bool:
     """Whether a kernel with descriptors has a batch of A, B or C."""
     return c.batching == "strided" or (c.batching == "summed" and place < 2)
 
@@ -161,38 +155,12 @@ def _leading(place: int) -> Numbers:
     return Numbers(index_type, value, multiples=lambda c: _aligned(c, _types(c)[place]))
 
 
-_A = _matrix(0, lambda c: "B" if c.swap_ab else "A", _near)
-_B = _matrix(1, lambda c: "A" if c.swap_ab else "B", _near)
-_C = _matrix(2, lambda c: two_stage.PARTIALS if c.two_stage else "C", _near)
+_A = matrix_of(0, lambda c: "B" if c.swap_ab else "A", _near)
+_B = matrix_of(1, lambda c: "A" if c.swap_ab else "B", _near)
+_C = matrix_of(2, lambda c: two_stage.PARTIALS if c.two_stage else "C", _near)
 
 
-def _blocks(c: GemmConfig, m: int, n: int, k: int, columns: int) -> tuple[Box, Box, Box]:
-    """Tile of A, B and C that one copy moves, outermost dimension first."""
-    each = _in_words(c) or 1
-    a, b, of_c = tuple(c.layout)
-    one = (1,) if _in_batch(c, 0) else ()
-    part = (1,) if c.two_stage or _in_batch(c, 2) else ()
-    return (
-        (*one, m, k) if a == "r" else (*one, k, m),
-        (*one, k, n) if b == "r" else (*one, n, k // each),
-        (*part, m, columns) if of_c == "r" else (*part, columns, m),
-    )
-
-
-def _boxes(c: GemmConfig) -> dict[str, Box]:
-    record = pipelines.of(c)
-    if record.boxes is None:
-        return {}
-    m, n, k, columns = record.boxes(c)
-    found = dict(zip("abc", _blocks(c, m, n, k, columns), strict=True))
-    if record.writes == "pointers":
-        del found["c"]
-    for i, (n, columns) in enumerate(_rests(c)):
-        _, found[f"b_rest.{i}"], found[f"c_rest.{i}"] = _blocks(c, m, n, k, columns)
-    return found
-
-
-def _rests(c: GemmConfig) -> tuple[tuple[int, int], ...]:
+def rests(c: GemmConfig) -> tuple[tuple[int, int], ...]:
     return warpgroups.rests(c) if pipelines.of(c).takes("b_rest") else ()
 
 
@@ -292,7 +260,7 @@ def _step(i: int) -> Callable[[GemmProblem], int]:
 # --- workgroups ---------------------------------------------------------------------------------
 
 
-def _share(x: Context) -> tuple[int, int]:
+def share(x: Context) -> tuple[int, int]:
     """Number of workgroups to launch, and the kernel's `splits`."""
     c, units, all_tiles = x.config, x.device.compute_units, tiles(x.config, x.problem)
     if c.scheduler == "split_k":
@@ -304,20 +272,12 @@ def _share(x: Context) -> tuple[int, int]:
     return (min(all_tiles, units) if c.scheduler == "persistent" else all_tiles), 0
 
 
-def _grid(x: Context) -> int | tuple[int, int, int]:
-    if pipelines.has(x.config, "few_rows"):
-        return tiles(x.config, x.problem), x.config.split_k, 1
-    if x.config.clustered:
-        return tiles(x.config, x.problem)
-    return _share(x)[0]
-
-
 def _partials(x: Context) -> tuple[int, ...]:
     """The shape of the partial sums that workgroups exchange, or that a second kernel adds up."""
     c = x.config
     if c.two_stage:
         return two_stage.partials(c, x.problem)
-    programs, splits = _share(x)
+    programs, splits = share(x)
     return slots(c, tiles(c, x.problem), programs, splits), c.tile_m, c.tile_n
 
 
@@ -359,7 +319,7 @@ def _functions(chain: str) -> Functions:
     return tuple(one.function for one in epilogues.parse(chain))
 
 
-_PARTIALS = Array(
+PARTIALS = Array(
     lambda c: c.dtype_partials,
     there=lambda c: c.parts_meet,
     shape=_partials,
@@ -370,11 +330,11 @@ CATALOGUE: dict[str, binder.Meaning | Constant] = {
     "a": _A,
     "b": _B,
     "c": _C,
-    **{axis: _size(axis) for axis in "mnk"},
+    **{axis: size(axis) for axis in "mnk"},
     **{f"ld{name}": _leading(place) for place, name in enumerate("abc")},
     # Of the columns behind a tile's first accumulator.
-    "b_rest": Tuple(lambda c: [_B] * len(_rests(c))),
-    "c_rest": Tuple(lambda c: [_C] * len(_rests(c))),
+    "b_rest": Tuple(lambda c: [_B] * len(rests(c))),
+    "c_rest": Tuple(lambda c: [_C] * len(rests(c))),
     "pre_a": chain(0),
     "pre_b": chain(1),
     "extra": chain(2),
@@ -388,7 +348,7 @@ CATALOGUE: dict[str, binder.Meaning | Constant] = {
         shape=lambda _: (MAX_FLAGS,),
         initial=lambda _: "kept_zero",
     ),
-    two_stage.PARTIALS: _PARTIALS,
+    two_stage.PARTIALS: PARTIALS,
     "splits": Numbers(
         "i32",
         lambda x: x.splits,
@@ -415,89 +375,3 @@ CATALOGUE: dict[str, binder.Meaning | Constant] = {
     "CHAIN_B": lambda c, _: _functions(c.pre_b),
 }
 """By name. Those of one kernel alone are in its pipeline's record."""
-
-
-# --- kernels ------------------------------------------------------------------------------------
-
-
-def _kernel(pipeline: Pipeline) -> Part:
-    """The kernel that multiplies."""
-
-    def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-        early = (("launch_pdl", True),) if c.dependent_launch != "none" else ()
-        return (*pipeline.options(c, arch), *early)
-
-    return Part(
-        name=MAIN,
-        kernel=pipeline.kernel,
-        grid=_grid,
-        options=options,
-        own=pipeline.own,
-        boxes=_boxes,
-        cluster=lambda c: c.split_k if c.clustered else 1,
-    )
-
-
-def _of_totals(axis: str) -> Numbers:
-    return replace(_size(axis), multiples=lambda c: _of_c(c, axis))
-
-
-def _totals_options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    early = (("launch_pdl", True),) if arch.has("pdl") else ()
-    return ("num_warps", two_stage.THREADS // arch.warp_size), ("num_stages", 1), *early
-
-
-_TOTALS = Part(
-    name=two_stage.TOTALS,
-    kernel="tilewright.ops.gemm.kernels.totals:gemm_totals",
-    grid=lambda x: two_stage.workgroups(x.config, x.problem),
-    options=_totals_options,
-    there=lambda c: c.two_stage and not two_stage.many(c),
-    own={
-        two_stage.PARTIALS: replace(_PARTIALS, there=lambda c: True),
-        "c": _matrix(2, lambda c: "C", near=_never),
-        **{axis: _of_totals(axis) for axis in "mn"},
-        "ldp": Numbers(
-            index_type,
-            lambda x: two_stage.problem(x.config, x.problem).ldc,
-            multiples=lambda _: two_stage.WHOLE_ROW,
-        ),
-        "extra": chain(2, near=_never),
-        "ROWS": lambda c, _: two_stage.block(c)[0],
-        "COLUMNS": lambda c, _: two_stage.block(c)[1],
-        "DEPENDENT": lambda c, arch: arch.has("pdl"),
-    },
-)
-"""The kernel that adds up parts."""
-
-_MANY_TOTALS = replace(
-    _TOTALS,
-    kernel="tilewright.ops.gemm.kernels.many_totals:gemm_many_totals",
-    there=lambda c: c.two_stage and two_stage.many(c),
-    own={**_TOTALS.own, "WAYS": lambda c, _: two_stage.WAYS},
-)
-
-
-def sources(config: GemmConfig, arch: Arch) -> dict[str, KernelSource]:
-    """What to compile for `config` on `arch`, by part."""
-    seen = swap.config(config)
-    multiplies = [_kernel(pipelines.of(config))]
-    found = binder.sources(multiplies, CATALOGUE, two_stage.config(seen), arch)
-    return found | binder.sources([_TOTALS, _MANY_TOTALS], CATALOGUE, seen, arch)
-
-
-def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """The launch of `config` for `problem` on `device`, over the problem's operands
-    (`operands.operands`)."""
-    c, p = swap.config(config), swap.problem(problem) if config.swap_ab else problem
-    added = Context(c, p, device, splits=c.split_k)
-    stored = Context(two_stage.config(c), two_stage.problem(c, p), device)
-    stored = replace(stored, splits=_share(stored)[1])
-    found = (
-        binder.launch([_kernel(pipelines.of(config))], CATALOGUE, stored),
-        binder.launch([_TOTALS, _MANY_TOTALS], CATALOGUE, added),
-    )
-    return Launch(
-        tuple(step for one in found for step in one.steps),
-        tuple(dict.fromkeys(temporary for one in found for temporary in one.temporaries)),
-    )

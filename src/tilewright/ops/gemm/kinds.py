@@ -11,7 +11,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.ops import tile_sharing
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import catalogue, legality, library, pipelines, sizes, support
+from tilewright.ops.gemm import launch, legality, library, pipelines, sizes, support
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import GemmProblem
@@ -83,9 +83,9 @@ _KERNELS = Kind(
     supports=support.supports,
     repeats=tile_sharing.repeats,
     invariant=tile_sharing.invariant,
-    sources=catalogue.sources,
+    sources=launch.sources,
     interpreted=_interpreted,
-    launch=catalogue.launch,
+    launch=launch.launch,
     estimate=_estimate,
     sums=_sums,
 )
