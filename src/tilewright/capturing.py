@@ -35,7 +35,7 @@ from tilewright.capture_file import ENDING, load
 from tilewright.errors import BadArgument
 from tilewright.plan import Plan
 
-__all__ = ["ENDING", "VARIABLE", "Capture", "Only", "active", "capture", "load", "watch"]
+__all__ = ["ENDING", "VARIABLE", "Capture", "Only", "active", "capture", "load", "saw", "watch"]
 
 log = logging.getLogger("tilewright")
 
@@ -164,6 +164,13 @@ class Capture:
 
 active: tuple[Capture, ...] = ()
 """The active captures. A dispatcher reports to each of them."""
+
+
+def saw(plan: Plan) -> None:
+    """Report a plan that was chosen for a call to the active captures."""
+    for one in active:
+        one.saw(plan)
+
 
 _changing = threading.Lock()
 _dispatchers: weakref.WeakSet[Any] = weakref.WeakSet()

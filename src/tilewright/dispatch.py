@@ -9,15 +9,14 @@ GPU of its operands; CPU arrays run in Triton's interpreter, or on an emulated G
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright import arrays, calls, capturing, garbage, ops, preparing, untuned
-from tilewright.arch import arch, words
+from tilewright import calls, capturing, garbage, ops, preparing, untuned, without_gpu
+from tilewright.arch import words
 from tilewright.arch.model import Device
 from tilewright.arch.resolve import emulated
 from tilewright.bundle.shelf import Given
@@ -25,12 +24,7 @@ from tilewright.calls import Arrays, Spoken, spoken
 from tilewright.checks import flag
 from tilewright.compile import Progress, Store
 from tilewright.compile.pool import TIMEOUT_SECONDS
-from tilewright.errors import (
-    FindingsFound,
-    LibraryRefused,
-    WrongDevice,
-    listed,
-)
+from tilewright.errors import LibraryRefused, WrongDevice
 from tilewright.explain import Explanation
 from tilewright.launchable import Launchable
 from tilewright.loader import NOT_EMULATED, Libraries, Loader, sources
@@ -50,8 +44,6 @@ from tilewright.verdict import Verdict
 
 if TYPE_CHECKING:
     from tilewright.emulate.device import Ran
-
-log = logging.getLogger("tilewright")
 
 
 class Dispatcher:
@@ -406,7 +398,7 @@ class Dispatcher:
         if self.emulated:
             self._emulate(family, config, given, said.scalars)
         elif given.views[0].device == "cpu":
-            self._interpret(family, config, given, said.scalars)
+            without_gpu.interpret(self.planner, family, config, given, said.scalars)
         else:
             index = _index(given.views[0])
             captured = self._captured(index, stream)
@@ -496,35 +488,10 @@ class Dispatcher:
         with on.current(index):
             return bool(on.capture(self._launches.stream_of(index, stream)))
 
-    def _interpret(
-        self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
-    ) -> None:
-        from tilewright.runtime.interpreter import interpreter
-
-        target, problem = self.device_for_planning(), given.problem
-        if config is None:
-            plan = self.planner.plan(problem, target)
-            _tell(plan)
-        else:
-            plan = self.planner.named(config, problem, target)
-        runs = family.interpreted(plan.config)
-        interpreter().run(
-            family.sources(runs, arch(target.arch)),
-            plan.launch if runs == plan.config else family.launch(runs, problem, target),
-            {name: arrays.to_numpy(x) for name, x in given.by_name.items()},
-            given.written,
-            scalars=calls.scalar_values(family, problem, scalars),
-        )
-        given.note_writes()
-
     def _emulate(
         self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
     ) -> None:
-        if any(view.device != "cpu" for view in given.views):
-            raise WrongDevice(
-                f"operands are on {given.views[0].device}; an emulated GPU takes arrays in this "
-                "machine's memory"
-            )
+        without_gpu.check_in_memory(given)
         launches, key = self._launches, (config, given.problem, given.bound)
         ready = launches.ready.get(key)
         if ready is None:
@@ -532,21 +499,11 @@ class Dispatcher:
             ready = self._launchable.ready(family, config, given, target, 0, waits=True)
             launches.add(key, ready)
         if config is None:
-            _tell(ready.plan)
-        values = tuple(calls.scalar_values(family, given.problem, scalars).values())
+            capturing.saw(ready.plan)
         gpu = self.loader.emulator()
         gpu.counting = self.counting
-        self.ran = gpu.run(
-            ready.bound,
-            ready.plan.launch,
-            {name: arrays.to_numpy(x) for name, x in given.by_name.items()},
-            given.written,
-            values,
-        )
-        given.note_writes()
-        found = tuple(text for one in self.ran for text in one.findings)
-        if found:
-            raise FindingsFound(f"{given.problem}, emulated: {listed(found)}", found)
+        self.ran = without_gpu.emulate(gpu, ready, family, given, scalars)
+        without_gpu.refuse_findings(given.problem, self.ran)
 
 
 def _outputs(out: Any) -> Sequence[Any] | None:
@@ -569,13 +526,8 @@ def _same(passed: Sequence[Any], adopted: Sequence[Any]) -> bool:
 
 def _saw(plan: Plan) -> None:
     """Tell those who listen of a plan that was chosen for a call on a GPU."""
-    _tell(plan)
+    capturing.saw(plan)
     untuned.saw(plan)
-
-
-def _tell(plan: Plan) -> None:
-    for capture in capturing.active:
-        capture.saw(plan)
 
 
 def _index(view: View) -> int:
