@@ -87,6 +87,34 @@ def test_it_is_built(problem, target, dispatcher, store):
     build([(config, target)], store=store, workers=1).raise_if_failed()
 
 
+SHARED = (
+    ("reduction", {"outer": 1, "far": 1, "middle": 1, "near": 2**16, "inner": 1, "sum": True}),
+    ("rms_norm_backward", {"rows": 64, "columns": 64, "has_w": True}),
+    ("softmax", {"rows": 1, "columns": 70000}),
+    ("log_softmax_backward", {"rows": 1, "columns": 70000}),
+    ("cross_entropy", {"rows": 1, "classes": 70000}),
+    ("sort_by_expert", {"tokens": 9000, "k": 8, "id_dtype": "int32", "experts": 128}),
+)
+"""Operations whose later kernels begin before the earlier ones have ended."""
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize(("name", "fields"), SHARED, ids=[name for name, _ in SHARED])
+def test_a_kernel_that_begins_early_waits_for_the_one_before_it(name, fields, dispatcher, store):
+    family = ops.family(name)
+    config = dispatcher.select(family.problem_type(**fields)).config
+    for target, early in (("sm_90", True), ("sm_80", False)):
+        report = build([(config, target)], store=store, workers=1)
+        report.raise_if_failed()
+        built = report.results
+        kernels = [(one.kernel, store.read(one.kernel, "ptx").decode()) for one in built]
+        (first, ptx), *later = kernels
+        assert later and not first.pdl
+        assert ("griddepcontrol.launch_dependents" in ptx) == early
+        for kernel, ptx in later:
+            assert kernel.pdl == early == ("griddepcontrol.wait" in ptx)
+
+
 @pytest.mark.turns(48)
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "gfx1201"])
 @pytest.mark.parametrize("problem", FIRST, ids=lambda p: p.family)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.custom import kinds
-from tilewright.custom.declaration import COMPILER, Declaration, Part, Scratch, flag
+from tilewright.custom.declaration import (
+    COMPILER,
+    DEPENDENT,
+    Declaration,
+    Part,
+    Scratch,
+    flag,
+)
 from tilewright.ops import binder
 from tilewright.ops.binder import Array, Catalogue, Constant, Context, Given, Numbers, Value
 
@@ -24,6 +32,7 @@ def catalogue(d: Declaration) -> Catalogue:
         **{name: Numbers("i32", _value(value)) for name, value in d.values.items()},
         **{name: _constant(name) for name in options},
         **{name: _worked_out(value) for name, value in d.constants.items()},
+        DEPENDENT: lambda c, arch: arch.has("pdl"),
     }
 
 
@@ -67,11 +76,12 @@ def _worked_out(value: Callable[[Any], Value | tuple[str, ...]]) -> Constant:
 def parts(d: Declaration) -> tuple[binder.Part, ...]:
     """The kernels, in the order in which they run."""
 
-    def options(c: Any, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    def options(part: Part, c: Any, arch: Arch) -> tuple[tuple[str, Value], ...]:
         known = [axis for axis in COMPILER if axis in d.axes]
         mine = [axis for axis in known if COMPILER[axis][0] in ("", arch.backend)]
         said = ((axis, getattr(c, axis)) for axis in mine)
-        return tuple((axis, value) for axis, value in said if value != COMPILER[axis][1])
+        early = (("launch_pdl", True),) if part.dependent and arch.has("pdl") else ()
+        return *((axis, value) for axis, value in said if value != COMPILER[axis][1]), *early
 
     def made(part: Part) -> binder.Part:
         def grid(x: Context) -> tuple[int, int, int]:
@@ -84,7 +94,7 @@ def parts(d: Declaration) -> tuple[binder.Part, ...]:
             name=part.name,
             kernel=part.function if by_place else f"{d.module}:{part.function.fn.__name__}",
             grid=grid,
-            options=options,
+            options=partial(options, part),
             there=part.there,
             signature=None if by_place else part.interface,
         )

@@ -117,6 +117,9 @@ def _array(shape: tuple[Size, ...], *said: Any, **more: Any) -> Array:
     return Array(shape, *said, **more)
 
 
+DEPENDENT = "DEPENDENT"
+"""The constant of kernels that says whether an architecture lets a `dependent` one start early."""
+
 COMPILER: Mapping[str, tuple[str, int]] = {
     "num_warps": ("", 0),
     "num_stages": ("", 0),
@@ -159,6 +162,8 @@ class Part:
     there: whether a config has the part.
     each_unit: from the config, how many workgroups of the grid's first size there are at most for
         each compute unit, of a kernel whose workgroups take turns; 0 for as many as the grid says.
+    dependent: whether its workgroups may start while the last ones of the kernel before it run,
+        where an architecture lets them.
     """
 
     name: str
@@ -166,6 +171,7 @@ class Part:
     grid: Shape
     there: Callable[[Any], bool] = lambda config: True
     each_unit: Callable[[Any], int] = lambda config: 0
+    dependent: bool = False
 
     @property
     def interface(self) -> Interface:

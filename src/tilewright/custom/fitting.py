@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.custom import drawn, extents, gradient
-from tilewright.custom.declaration import COMPILER, Declaration, flag
+from tilewright.custom.declaration import COMPILER, DEPENDENT, Declaration, flag
 from tilewright.custom.gradient import Gradient
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
@@ -135,7 +135,7 @@ def _known(d: Declaration) -> Sequence[str]:
         d.constants,
     )
     flags = (flag(name) for name in d.optional)
-    fields = (*d.dtype_fields, "alignment")
+    fields = (*d.dtype_fields, "alignment", DEPENDENT)
     names = [*d.operands, *(name for group in groups for name in group), *flags, *fields]
     for name in names:
         if names.count(name) > 1:

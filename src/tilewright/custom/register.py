@@ -29,6 +29,7 @@ def kernel(
     grid: Shape,
     there: Callable[[Any], bool] = lambda config: True,
     each_unit: Callable[[Any], int] = lambda config: 0,
+    dependent: bool = False,
 ) -> Part:
     """One of several kernels of an operation.
 
@@ -39,8 +40,12 @@ def kernel(
     there: whether a config has the part.
     each_unit: from the config, how many workgroups of the grid's first size there are at most for
         each compute unit, of a kernel whose workgroups take turns; 0 for as many as the grid says.
+    dependent: whether its workgroups may start while the last ones of the kernel before it run,
+        where an architecture lets them (programmatic dependent launch). Where its constant
+        ``DEPENDENT`` is true, each of them calls ``gdc_wait`` before it touches what that kernel
+        writes, or writes anything; and that kernel may call ``gdc_launch_dependents`` for it.
     """
-    return Part(name, function, grid, there, each_unit)
+    return Part(name, function, grid, there, each_unit, dependent)
 
 
 USUAL_AXES: Mapping[str, tuple[int, ...]] = {"num_warps": (4,), "num_stages": (2,)}

@@ -211,8 +211,20 @@ declare(
         parts=(
             kernel("alone", f"{_PLACE}:alone", lambda p, c: (p.experts,), alone),
             kernel("count", f"{_PLACE}:count", lambda p, c: (chunks(p, c),), together),
-            kernel("scan", f"{_PLACE}:scan", lambda p, c: (bins(p) // SCAN_BINS,), together),
-            kernel("place", f"{_PLACE}:place", lambda p, c: (chunks(p, c) + p.experts,), together),
+            kernel(
+                "scan",
+                f"{_PLACE}:scan",
+                lambda p, c: (bins(p) // SCAN_BINS,),
+                together,
+                dependent=True,
+            ),
+            kernel(
+                "place",
+                f"{_PLACE}:place",
+                lambda p, c: (chunks(p, c) + p.experts,),
+                together,
+                dependent=True,
+            ),
         ),
         values={
             "rows": lambda problem, config: problem.tokens * problem.k,

@@ -104,5 +104,6 @@ def parts(place: str, adds: str, there: Callable[[Any], bool]) -> tuple[Part, ..
             f"{__package__}.kernels._sums:{adds}",
             lambda problem, config: (-(-problem.columns // SUM_COLUMNS),),
             there,
+            dependent=True,
         ),
     )

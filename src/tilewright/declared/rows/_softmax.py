@@ -114,7 +114,13 @@ def declare_on_rows(
             parts=(
                 kernel("main", f"{place}:{name}", _tiles.programs, _long.alone),
                 kernel("parts", f"{place}:{parts}", _long.workgroups, _long.shared),
-                kernel("finish", f"{place}:{name}_finish", _long.workgroups, _long.shared),
+                kernel(
+                    "finish",
+                    f"{place}:{name}_finish",
+                    _long.workgroups,
+                    _long.shared,
+                    dependent=True,
+                ),
             ),
             temporaries={"parts": _long.parts(values)},
             refuses=not_floats("dtype", "out_dtype"),

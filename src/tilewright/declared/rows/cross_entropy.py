@@ -132,7 +132,13 @@ declare(
         parts=(
             kernel("main", f"{PLACE}:cross_entropy", _tiles.programs, _long.alone),
             kernel("parts", f"{PLACE}:cross_entropy_parts", _long.workgroups, _long.shared),
-            kernel("finish", f"{PLACE}:cross_entropy_finish", _long.workgroups, _long.shared),
+            kernel(
+                "finish",
+                f"{PLACE}:cross_entropy_finish",
+                _long.workgroups,
+                _long.shared,
+                dependent=True,
+            ),
         ),
         temporaries={"parts": _long.parts(4)},
         refuses=_entropy.refused,

@@ -209,6 +209,7 @@ declare(
                     -(-results(problem, config) // max(1, 1024 // config.SPLIT)),
                 ),
                 lambda config: bool(config.SPLIT > 1),
+                dependent=True,
             ),
         ),
         values={"results": results},

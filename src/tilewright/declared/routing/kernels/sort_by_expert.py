@@ -24,6 +24,7 @@ Sorted chunks took 67.0 in a later run that day.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.declared.routing.kernels._largest import power_of_two
 
@@ -153,9 +154,11 @@ def alone(
 @triton.jit
 def count(
     ids, expert_map, chunk_counts, rows, global_experts, experts: tl.constexpr, CHUNK: tl.constexpr,
-    has_expert_map: tl.constexpr,
+    has_expert_map: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A chunk of rows."""
+    if DEPENDENT:
+        gdc_launch_dependents()
     BINS: tl.constexpr = bins_of(experts)
     chunk = tl.program_id(0)
     at = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -165,8 +168,14 @@ def count(
 
 
 @triton.jit
-def scan(chunk_counts, before, counts, chunks, experts: tl.constexpr, capacity: tl.constexpr):
+def scan(
+    chunk_counts, before, counts, chunks, experts: tl.constexpr, capacity: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """SCAN_BINS experts."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     BINS: tl.constexpr = bins_of(experts)
     bins = tl.program_id(0) * SCAN_BINS + tl.arange(0, SCAN_BINS)
     sums = tl.zeros((SCAN_BINS,), tl.int32)
@@ -186,23 +195,28 @@ def place(
     ids, expert_map, weights, order, block_experts, counts, ends, total, places, sorted_weights,
     chunk_counts, before, rows, global_experts, slots, blocks, chunks, experts: tl.constexpr,
     block: tl.constexpr, capacity: tl.constexpr, CHUNK: tl.constexpr,
-    has_expert_map: tl.constexpr, has_weights: tl.constexpr,
+    has_expert_map: tl.constexpr, has_weights: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """A chunk of rows, or what an expert's rows do not fill."""
+    """A chunk of rows, or what an expert's rows do not fill. The chunk is sorted before the other
+    kernels have ended."""
     BINS: tl.constexpr = bins_of(experts)
     bins = tl.arange(0, BINS)
-    every = tl.load(counts + bins, bins < experts, 0)
-    padded = (every + block - 1) // block * block
-    end = tl.cumsum(padded, 0)
     chunk = tl.program_id(0)
+    lane = tl.arange(0, CHUNK)
+    begin = chunk * CHUNK
+    key = lane
     if chunk < chunks:
-        lane = tl.arange(0, CHUNK)
-        begin = chunk * CHUNK
         mine = experts_at(
             ids, expert_map, begin + lane, rows, global_experts, experts, has_expert_map
         )
         # Rows that go nowhere come last.
         key = tl.sort(tl.where(mine >= 0, mine, BINS) * CHUNK + lane)
+    if DEPENDENT:
+        gdc_wait()
+    every = tl.load(counts + bins, bins < experts, 0)
+    padded = (every + block - 1) // block * block
+    end = tl.cumsum(padded, 0)
+    if chunk < chunks:
         its = key // CHUNK
         at = begin + key % CHUNK
         kept = its < BINS

@@ -6,6 +6,7 @@ is a matter of latency, and the more of them are on their way the better. Times:
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 
 @triton.jit
@@ -20,17 +21,22 @@ def added(partial, to, column, inside, columns, programs):
 
 
 @triton.jit
-def weights(dw_parts, dw, columns, programs):
+def weights(dw_parts, dw, columns, programs, DEPENDENT: tl.constexpr):
     """32 columns of the gradient of a weight."""
+    if DEPENDENT:
+        gdc_wait()
     column = tl.program_id(0) * 32 + tl.arange(0, 32)
     added(dw_parts, dw, column, column < columns, columns, programs)
 
 
 @triton.jit
 def weights_and_bias(
-    dw_parts, db_parts, dw, db, columns, programs, has_w: tl.constexpr, has_b: tl.constexpr
-):
+    dw_parts, db_parts, dw, db, columns, programs, has_w: tl.constexpr, has_b: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """32 columns of the gradients of a weight and a bias."""
+    if DEPENDENT:
+        gdc_wait()
     column = tl.program_id(0) * 32 + tl.arange(0, 32)
     if has_w:
         added(dw_parts, dw, column, column < columns, columns, programs)

@@ -22,6 +22,7 @@ where it took 79.1.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.declared.rows.kernels._online import (
     base,
@@ -117,8 +118,11 @@ def gradients_of_pieces(
 def cross_entropy_parts(
     logits, target, weight, parts, rows, classes, logits_stride, ignore_index, label_smoothing,
     BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr, has_weight: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The largest logit of a share of a row, and its three sums, to parts [4, rows, SPLIT]."""
+    if DEPENDENT:
+        gdc_launch_dependents()
     row, part, first, end = share(classes, BLOCK, SPLIT)
     _, times, _ = targets(
         target, weight, row, row < rows, classes, ignore_index, label_smoothing, has_weight
@@ -142,6 +146,7 @@ def cross_entropy_finish(
     logits, target, weight, loss, lse, dlogits, parts, rows, classes, logits_stride, ignore_index,
     label_smoothing, lse_square_scale, factor, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
     has_weight: tl.constexpr, with_lse: tl.constexpr, with_gradient: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A row's loss, by the first of its workgroups, and a share of its gradient, of what
     `cross_entropy_parts` left."""
@@ -152,6 +157,8 @@ def cross_entropy_finish(
     read = times != 0.0
     logits += row * logits_stride
     picked = tl.load(logits + class_, class_ >= 0, 0.0).to(tl.float32)
+    if DEPENDENT:
+        gdc_wait()
     each = tl.cast(rows, tl.int64) * SPLIT
     at = parts + row * SPLIT + tl.arange(0, SPLIT)
     against, total = whole(tl.load(at), tl.load(at + each))

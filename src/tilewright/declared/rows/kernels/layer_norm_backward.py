@@ -16,6 +16,7 @@ What limits it: memory: x and dy are read once where rows are held. Times: docs/
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from tilewright.declared.rows.kernels._norms import held_statistics, read_statistics, summed
 from tilewright.declared.rows.kernels._slopes import add_to, fetched, slopes, weighted, widened
@@ -26,9 +27,11 @@ def layer_norm_backward(
     x, dy, w, residual, dtotal, dx, dw_parts, db_parts, rows, columns, x_stride, residual_stride,
     eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr, TURNS: tl.constexpr,
     AHEAD: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr,
-    has_dtotal: tl.constexpr,
+    has_dtotal: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """TURNS tiles of ROWS rows."""
+    if DEPENDENT and (has_w or has_b):
+        gdc_launch_dependents()
     program = tl.program_id(0).to(tl.int64)
     dw_part = dw_parts
     if has_w:

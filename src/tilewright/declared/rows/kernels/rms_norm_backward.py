@@ -15,6 +15,7 @@ What limits it: memory: x and dy are read once where rows are held. Times: docs/
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from tilewright.declared.rows.kernels._norms import summed
 from tilewright.declared.rows.kernels._slopes import add_to, fetched, slopes, weighted, widened
@@ -25,8 +26,11 @@ def rms_norm_backward(
     x, dy, w, residual, dtotal, dx, dw_parts, rows, columns, x_stride, residual_stride, eps, offset,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr, TURNS: tl.constexpr,
     AHEAD: tl.constexpr, has_w: tl.constexpr, has_residual: tl.constexpr, has_dtotal: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """TURNS tiles of ROWS rows."""
+    if DEPENDENT and has_w:
+        gdc_launch_dependents()
     program = tl.program_id(0).to(tl.int64)
     parts = dw_parts
     if has_w:

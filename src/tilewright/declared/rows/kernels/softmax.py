@@ -15,6 +15,7 @@ bf16, where torch took 253.7, and 131.5 for 7,517 of 14,496 in fp16, where it to
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.declared.rows.kernels._online import (
     base,
@@ -79,9 +80,11 @@ def of_rows(
 @triton.jit
 def parts_of_rows(
     x, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
-    alignment: tl.constexpr,
+    alignment: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The maximum and the sum of a share of a row, to parts [2, rows, SPLIT]."""
+    if DEPENDENT:
+        gdc_launch_dependents()
     row, part, first, end = share(columns, BLOCK, SPLIT)
     VECTOR: tl.constexpr = vector(x.dtype.element_ty, alignment)
     most = tl.full((BLOCK // 16,), -float("inf"), tl.float32)
@@ -99,8 +102,10 @@ def parts_of_rows(
 @triton.jit
 def shares(
     x, y, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
-    LOG: tl.constexpr,
+    DEPENDENT: tl.constexpr, LOG: tl.constexpr,
 ):  # fmt: skip
+    if DEPENDENT:
+        gdc_wait()
     row, _, first, end = share(columns, BLOCK, SPLIT)
     at = row * SPLIT + tl.arange(0, SPLIT)
     mosts = tl.load(parts + at)
@@ -116,17 +121,19 @@ def shares(
 @triton.jit
 def softmax_finish(
     x, y, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A share of a row, of what `parts_of_rows` left."""
-    shares(x, y, parts, rows, columns, x_stride, scale, BLOCK, SPLIT, False)
+    shares(x, y, parts, rows, columns, x_stride, scale, BLOCK, SPLIT, DEPENDENT, False)
 
 
 @triton.jit
 def log_softmax_finish(
     x, y, parts, rows, columns, x_stride, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The same of the logarithm."""
-    shares(x, y, parts, rows, columns, x_stride, scale, BLOCK, SPLIT, True)
+    shares(x, y, parts, rows, columns, x_stride, scale, BLOCK, SPLIT, DEPENDENT, True)
 
 
 @triton.jit

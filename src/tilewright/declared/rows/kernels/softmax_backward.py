@@ -14,6 +14,7 @@ What limits it: memory. Times: docs/operations.md.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.declared.rows.kernels._online import piece, share, vector
 
@@ -74,8 +75,10 @@ def of_rows(
 @triton.jit
 def sums_of_shares(
     y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, ALIGNMENT: tl.constexpr,
-    LOG: tl.constexpr,
+    DEPENDENT: tl.constexpr, LOG: tl.constexpr,
 ):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
     row, part, begin, end = share(columns, BLOCK, SPLIT)
     first = row * columns
     VECTOR: tl.constexpr = vector(y.dtype.element_ty, ALIGNMENT)
@@ -89,8 +92,11 @@ def sums_of_shares(
 
 @triton.jit
 def slopes_of_shares(
-    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr, LOG: tl.constexpr
-):
+    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    DEPENDENT: tl.constexpr, LOG: tl.constexpr,
+):  # fmt: skip
+    if DEPENDENT:
+        gdc_wait()
     row, _, begin, end = share(columns, BLOCK, SPLIT)
     first = row * columns
     total = tl.sum(tl.load(parts + row * SPLIT + tl.arange(0, SPLIT)), 0)
@@ -104,34 +110,38 @@ def slopes_of_shares(
 
 @triton.jit
 def softmax_backward_parts(
-    y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr
-):
+    y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """The sum of a share of a row, to parts [rows, SPLIT]."""
-    sums_of_shares(y, dy, parts, columns, BLOCK, SPLIT, alignment, False)
+    sums_of_shares(y, dy, parts, columns, BLOCK, SPLIT, alignment, DEPENDENT, False)
 
 
 @triton.jit
 def log_softmax_backward_parts(
-    y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr
-):
+    y, dy, parts, columns, BLOCK: tl.constexpr, SPLIT: tl.constexpr, alignment: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """The same of the logarithm."""
-    sums_of_shares(y, dy, parts, columns, BLOCK, SPLIT, alignment, True)
+    sums_of_shares(y, dy, parts, columns, BLOCK, SPLIT, alignment, DEPENDENT, True)
 
 
 @triton.jit
 def softmax_backward_finish(
-    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr
-):
+    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """A share of a row's gradient, of the sums of all shares."""
-    slopes_of_shares(y, dy, dx, parts, columns, scale, BLOCK, SPLIT, False)
+    slopes_of_shares(y, dy, dx, parts, columns, scale, BLOCK, SPLIT, DEPENDENT, False)
 
 
 @triton.jit
 def log_softmax_backward_finish(
-    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr
-):
+    y, dy, dx, parts, columns, scale, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
     """The same of the logarithm."""
-    slopes_of_shares(y, dy, dx, parts, columns, scale, BLOCK, SPLIT, True)
+    slopes_of_shares(y, dy, dx, parts, columns, scale, BLOCK, SPLIT, DEPENDENT, True)
 
 
 @triton.jit

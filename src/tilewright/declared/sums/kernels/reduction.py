@@ -29,6 +29,7 @@ instead of divided, before tiles were chosen by `_tiles.pace`, and where rows th
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.constexpr_function
@@ -188,8 +189,11 @@ def reduction(
     SPLIT: tl.constexpr, ONCE: tl.constexpr, alignment: tl.constexpr, sum: tl.constexpr,
     mean: tl.constexpr, norm: tl.constexpr, prod: tl.constexpr, max: tl.constexpr,
     min: tl.constexpr, absmax: tl.constexpr, argmax: tl.constexpr, argmin: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One of SPLIT parts of KEPT results; ONCE: of one tile."""
+    if DEPENDENT and SPLIT > 1:
+        gdc_launch_dependents()
     TURNS: tl.constexpr = 1 if COLUMNS else turns(x.dtype.element_ty, alignment, BLOCK)
     ACROSS: tl.constexpr = BLOCK // TURNS
     WHOLE: tl.constexpr = not x.dtype.element_ty.is_floating()
@@ -299,9 +303,11 @@ def finish(
     x, sums, means, norms, products, maxima, minima, largest, max_at, min_at, parts, whole_parts,
     at_parts, far, near, results, SPLIT: tl.constexpr, sum: tl.constexpr, mean: tl.constexpr,
     norm: tl.constexpr, prod: tl.constexpr, max: tl.constexpr, min: tl.constexpr,
-    absmax: tl.constexpr, argmax: tl.constexpr, argmin: tl.constexpr,
+    absmax: tl.constexpr, argmax: tl.constexpr, argmin: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The partial results of 1024 / SPLIT results, put together."""
+    if DEPENDENT:
+        gdc_wait()
     KEPT: tl.constexpr = 1024 // SPLIT
     WHOLE: tl.constexpr = not x.dtype.element_ty.is_floating()
     held = whole_parts if WHOLE else parts
