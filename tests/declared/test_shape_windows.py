@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import tilewright as tw
-from tilewright import ops
+from tilewright import ops, verify
 from tilewright.compile import build
 from tilewright.declared.shape import col2im
 from tilewright.declared.shape._problems import back, both, windows
@@ -109,6 +109,34 @@ def test_what_a_lane_moves_at_once(channels, more, reads, writes, store):
         text = store.read(report.kernels[0], "ptx").decode()
         found = [{*re.findall(rf"{how}\.global\.((?:v\d\.)?b\d+)", text)} for how in ("ld", "st")]
         assert found == [{wanted[0]}, {wanted[1]}]
+
+
+@pytest.mark.parametrize(
+    ("channels", "more", "lines"),
+    [
+        (3, {}, True),  # 27 columns, and 9 · 8 rows in 8 images
+        (3, {"dilation_h": 2, "dilation_d": 3}, True),
+        (3, {"n": 1, "height": 3, "filter_h": 2}, False),  # 24 rows of 18 columns
+        (3, {"dilation_w": 2}, False),
+        (3, {"x_w": 4, "x_h": 32, "x_d": 288, "x_n": 288}, False),  # pixels apart
+        (6, {"groups": 2, "filter_h": 1, "filter_w": 1}, False),
+        (1, {"filter_h": 1}, False),  # 3 columns
+    ],
+)
+def test_odd_columns_are_written_in_vectors_over_the_ends_of_rows(channels, more, lines, store):
+    around = {**both("pad", 1), **both("after", 1)}
+    stated = {**windows(8, 9, channels, 3), "width": 8, **around, **more}
+    problem = ops.family("im2col").problem_type(**stated)
+    dispatcher = Dispatcher(device="h200_sxm")
+    config = dispatcher.select(problem).config
+    assert (config.READS == 0) == lines
+    result = verify.verify(dispatcher, problem)
+    assert result.ok, result
+    if lines:
+        report = build([(config, "sm_90")], store=store, workers=1)
+        report.raise_if_failed()
+        text = store.read(report.kernels[0], "ptx").decode()
+        assert {*re.findall(r"st\.global\.(v\d\.b\d+)", text)} == {"v4.b32"}
 
 
 @pytest.mark.parametrize(

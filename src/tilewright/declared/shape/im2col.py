@@ -25,6 +25,11 @@ MORE = 2
 """Times what a lane is preferred to have in other copies where its vectors are shorter than 16
 bytes: they share some arithmetic. Of whole ones two are enough: on an H200 64 channels took 67.3 µs
 with four of them and 65.9 with two, 20 channels 33.7 with eight of 8 bytes and 34.7 with four."""
+LEAST_OVER = 4
+"""Elements of a vector that is written over the ends of rows, at least."""
+LINES = 0
+"""READS of kernels that read elements of lines one by one, and write vectors over the ends of
+rows."""
 
 
 def out(axis: int) -> Callable[[Any, Any], int]:
@@ -49,8 +54,22 @@ def columns(problem: Any, config: Any) -> int:
 
 
 def each(problem: Any, config: Any) -> int:
-    """Channels of a group."""
+    """Channels of a group; of kernels of lines, elements of a line of a window."""
+    if config is not None and config.READS == LINES:
+        return int(problem.channels * problem.filter_w)
     return int(problem.channels // max(1, problem.groups))
+
+
+def lines(problem: Any, writes: int) -> int:
+    """WRITES of the kernels that write vectors over the ends of rows, where these serve a problem
+    better than vectors of so many columns; else 0. A line of a window lies together in x then,
+    columns are odd, and vectors long enough for what is worked out twice for each."""
+    pixel = problem.x_w == problem.channels and problem.x_c == 1
+    together = pixel and problem.groups == 1 and (problem.dilation_w == 1 or problem.filter_w == 1)
+    every = math.gcd(_tiles.MOST_AT_ONCE, rows(problem, None) * columns(problem, None))
+    most = min(every, 16 // DTYPES[problem.dtype].bytes)
+    serves = together and writes == 1 and LEAST_OVER <= most <= columns(problem, None)
+    return every if serves and near(problem) else 0
 
 
 def dims(problem: Any) -> int:
@@ -74,13 +93,16 @@ def form(problem: Any) -> dict[str, Any]:
     """UNIT, DIMS, NEAR, GROUPED, READS and WRITES of the kernels for a problem."""
     unit = problem.x_c == 1 or problem.channels == 1
     apart = (each(problem, None), *(getattr(problem, s) for s in STRIDES[:4]))
+    writes = math.gcd(_tiles.MOST_AT_ONCE, columns(problem, None))
+    over = lines(problem, writes)
+    reads = math.gcd(_tiles.MOST_AT_ONCE, *apart) if unit else 1
     return {
         "UNIT": unit,
         "DIMS": dims(problem),
         "NEAR": near(problem),
         "GROUPED": problem.groups > 1,
-        "READS": math.gcd(_tiles.MOST_AT_ONCE, *apart) if unit else 1,
-        "WRITES": math.gcd(_tiles.MOST_AT_ONCE, columns(problem, None)),
+        "READS": LINES if over else reads,
+        "WRITES": over or writes,
     }
 
 
@@ -186,7 +208,7 @@ declare(
             "DIMS": (3, 2, 1),
             "NEAR": (True, False),
             "GROUPED": (False, True),
-            "READS": _tiles.AT_ONCE,
+            "READS": (*_tiles.AT_ONCE, LINES),
             "WRITES": _tiles.AT_ONCE,
             "TILE": _tiles.TILES,
             "num_warps": (4, 8),

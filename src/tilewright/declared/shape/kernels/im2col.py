@@ -7,6 +7,10 @@ elements as are read at once.
 Data. Every element of y is written once; pixels are read once for each window that they are in,
 mostly from L2. READS and WRITES: what the channels of a group and the strides of x are multiples
 of, and what the columns are. A lane reads and writes as many elements at once, up to 16 bytes.
+Where READS is 0, columns are too odd for that, and a line of a window lies together in x. Elements
+are then read one by one, and written in vectors over the ends of rows, of which WRITES says how
+many there are. Where a window begins is worked out once for a vector, and once more for the row
+behind it; what is left for each element is its line, and where it is in this.
 
 Every division is a product and a shift, dimensions that images do not have are left out (DIMS), and
 places are in 32 bits where these hold all (NEAR).
@@ -41,7 +45,7 @@ def across(number, by, shift, READS: tl.constexpr):
     found = quotient(number, by, shift)
     if number.shape[1] > 1:
         upper = tl.umulhi(number.to(tl.uint32) << 1, by.to(tl.uint32))
-        found = tl.max_constancy(upper >> shift.to(tl.uint32), [1, READS]).to(tl.int32)
+        found = tl.max_constancy(upper >> shift.to(tl.uint32), [1, max(1, READS)]).to(tl.int32)
     return found
 
 
@@ -49,6 +53,38 @@ def across(number, by, shift, READS: tl.constexpr):
 def within(place, size):
     """Whether a place is in an image: places before it are large as unsigned numbers."""
     return place.to(tl.uint32) < size.to(tl.uint32)
+
+
+@triton.jit
+def corner(
+    row, stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, out_d, out_h, out_w, by_d, shift_d,
+    by_h, shift_h, by_w, shift_w, DIMS: tl.constexpr,
+):  # fmt: skip
+    """The image of windows, and where in it they begin: before 0 in the padding."""
+    line = quotient(row, by_w, shift_w)
+    column = (row - line * out_w) * stride_w - pad_w
+    image = line
+    down = line
+    back = line
+    if DIMS > 1:
+        image = quotient(line, by_h, shift_h)
+        down = (line - image * out_h) * stride_h - pad_h
+    if DIMS > 2:
+        plane = image
+        image = quotient(plane, by_d, shift_d)
+        back = (plane - image * out_d) * stride_d - pad_d
+    return image, back, down, column
+
+
+@triton.jit
+def first_place(image, back, down, column, x_n, x_d, x_h, x_w, DIMS: tl.constexpr):
+    """Where windows begin in x: anywhere before it in the padding."""
+    at = column * x_w + image * x_n
+    if DIMS > 1:
+        at += down * x_h
+    if DIMS > 2:
+        at += back * x_d
+    return at
 
 
 @triton.jit
@@ -63,12 +99,13 @@ def im2col(
 ):  # fmt: skip
     """TILE elements of y. UNIT: whether channels are neighbours in x. DIMS: of the images. NEAR:
     whether 32 bits hold all places in x and y. GROUPED: whether there are several groups. each:
-    channels of a group."""
+    channels of a group; where READS is 0, elements of a line of a window."""
+    LINES: tl.constexpr = READS == 0
     if NEAR:
         x_n, x_d, x_h = x_n.to(tl.int32), x_d.to(tl.int32), x_h.to(tl.int32)
         x_w, x_c = x_w.to(tl.int32), x_c.to(tl.int32)
     each = in_steps(each, READS)
-    columns = in_steps(columns, WRITES)
+    columns = in_steps(columns, 0 if LINES else WRITES)
     x_n, x_d = in_steps(x_n, READS), in_steps(x_d, READS)
     x_h, x_w = in_steps(x_h, READS), in_steps(x_w, READS)
     VECTOR: tl.constexpr = together(WRITES, x.dtype.element_ty)
@@ -86,34 +123,48 @@ def im2col(
     j = (place - below * columns)[:, None]
     if READS < VECTOR:
         j += n
-
-    tap = across(j, by_each, shift_each, READS)
-    channel = j - tap * each
-    if GROUPED:
-        group = across(tap, by_taps, shift_taps, READS)
-        channel += group * each
-        tap -= group * (filter_d * filter_h * filter_w)
-    tap_h = across(tap, by_filter_w, shift_filter_w, READS)
-    line = quotient(row, by_w, shift_w)
-    column = (row - line * out_w) * stride_w - pad_w + (tap - tap_h * filter_w) * dilation_w
-    inside = within(column, width)
-    at = column * x_w + (channel if UNIT else channel * x_c)
-    image = line
+    image, back, down, column = corner(
+        row, stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, out_d, out_h, out_w, by_d, shift_d,
+        by_h, shift_h, by_w, shift_w, DIMS,
+    )  # fmt: skip
+    if LINES:
+        over = j >= columns
+        j -= tl.where(over, columns, 0)
+        image_b, back_b, down_b, column_b = corner(
+            row + 1, stride_d, stride_h, stride_w, pad_d, pad_h, pad_w, out_d, out_h, out_w, by_d,
+            shift_d, by_h, shift_h, by_w, shift_w, DIMS,
+        )  # fmt: skip
+        at = tl.where(
+            over,
+            first_place(image_b, back_b, down_b, column_b, x_n, x_d, x_h, x_w, DIMS),
+            first_place(image, back, down, column, x_n, x_d, x_h, x_w, DIMS),
+        )
+        back = tl.where(over, back_b, back)
+        down = tl.where(over, down_b, down)
+        tap_h = quotient(j, by_each, shift_each)
+        along = j - tap_h * each
+        at += along
+        inside = within(tl.where(over, column_b * x_w, column * x_w) + along, width * x_w)
+    else:
+        tap = across(j, by_each, shift_each, READS)
+        channel = j - tap * each
+        if GROUPED:
+            group = across(tap, by_taps, shift_taps, READS)
+            channel += group * each
+            tap -= group * (filter_d * filter_h * filter_w)
+        tap_h = across(tap, by_filter_w, shift_filter_w, READS)
+        column += (tap - tap_h * filter_w) * dilation_w
+        inside = within(column, width)
+        at = first_place(image, back, down, column, x_n, x_d, x_h, x_w, DIMS)
+        at += channel if UNIT else channel * x_c
     if DIMS > 1:
-        image = quotient(line, by_h, shift_h)
-        down = (line - image * out_h) * stride_h - pad_h
         if DIMS > 2:
             tap_d = across(tap_h, by_filter_h, shift_filter_h, READS)
             tap_h -= tap_d * filter_h
-            plane = image
-            image = quotient(plane, by_d, shift_d)
-            back = (plane - image * out_d) * stride_d - pad_d + tap_d * dilation_d
-            inside &= within(back, depth)
-            at += back * x_d
-        down += tap_h * dilation_h
-        inside &= within(down, height)
-        at += down * x_h
-    at += image * x_n
+            inside &= within(back + tap_d * dilation_d, depth)
+            at += tap_d * (dilation_d * x_d)
+        inside &= within(down + tap_h * dilation_h, height)
+        at += tap_h * (dilation_h * x_h)
     if READS >= VECTOR:
         at += n
 
