@@ -57,7 +57,7 @@ def test_scales_by_row_and_weights_that_come_first(cli):
 
 def test_words_that_state_no_layer_are_refused(cli):
     for words, why in (
-        (SIZES[:-1], "needs k"),
+        (SIZES[:-1], "needs k (as in k=8)"),
         ((*SIZES, "expert=3"), "has no 'expert' (did you mean 'experts'?)"),
         ((*SIZES, "limit=much"), "limit = 'much' is not a number"),
         ((*SIZES, "bias=yes"), "bias = 'yes' is not true or false"),

@@ -227,3 +227,8 @@ def test_an_interrupt_during_an_import_is_one_line_and_130(module, tmp_path):
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (130, "interrupted\n")
+
+
+def test_problems_that_count_no_operations_have_no_rate_of_them():
+    assert output.operations(0.0) == "-"
+    assert output.operations(712.345) == 712.3

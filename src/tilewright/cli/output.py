@@ -246,6 +246,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def operations(tflops: float) -> float | str:
+    """10¹² operations a second; a dash where a problem counts none."""
+    return short(tflops) if tflops else "-"
+
+
 def short(value: float, digits: int = 4) -> float:
     """A number with this many significant digits."""
     return float(f"{value:.{digits}g}")

@@ -16,6 +16,7 @@ from tilewright.cli.errors import WRONG_REQUEST
 from tilewright.cli.options import FamilyName, Json, command
 from tilewright.errors import BadArgument, BadFile
 from tilewright.files import write_whole
+from tilewright.wording import many
 
 if TYPE_CHECKING:
     from tilewright.arch import Arch
@@ -76,7 +77,7 @@ def problems(
         raise BadArgument(f"--out {out}: a list of problems is a .json file")
     this = arch(arch_name)
     files = [*dict.fromkeys(file for path in inputs for file in _files(path))]
-    with output.busy(f"reading {len(files)} files"):
+    with output.busy(f"reading {many(len(files), 'file')}"):
         found = [_read(file, this, family) for file in files]
     every = {problem: None for one in found for problem in one.problems}
     if out is not None:

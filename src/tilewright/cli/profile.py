@@ -252,8 +252,9 @@ def _show(done: Profile, group: Group, kept: Store, top: int, counted: dict[str,
             low, high = m.interval_us
             alike = "alike" if instance.name in done.alike and len(done.alike) > 1 else ""
             rows.append(
-                (number, f"{m.median_us:.2f}", f"{low:.2f} to {high:.2f}", f"{m.tflops:.4g}",
-                 f"{m.gb_per_s:.4g}", " ".join((alike, *m.flags)).strip(), m.kernel)
+                (number, f"{m.median_us:.2f}", f"{low:.2f} to {high:.2f}",
+                 output.operations(m.tflops), f"{m.gb_per_s:.4g}",
+                 " ".join((alike, *m.flags)).strip(), m.kernel)
             )  # fmt: skip
         output.table(("", "µs", "interval", "TFLOP/s", "GB/s", "", "kernel"), rows)
         if len(done.ranked) > top:

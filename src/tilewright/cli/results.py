@@ -149,7 +149,7 @@ def _row(b: Best, vendor: bool) -> dict[str, Any]:
         "problem": str(b.problem),
         "µs": output.short(b.median_us),
         "± %": output.short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
-        "TFLOP/s": output.short(b.tflops),
+        "TFLOP/s": output.operations(b.tflops),
         "GB/s": output.short(b.gb_per_s),
         **({"vs vendor": ratio} if vendor else {}),
         "ties": len(b.ties),

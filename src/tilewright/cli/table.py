@@ -70,7 +70,7 @@ def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
                 "problem": str(row.problem),
                 "device": row.device.name,
                 "µs": output.short(row.median_us),
-                "TFLOP/s": output.short(row.tflops),
+                "TFLOP/s": output.operations(row.tflops),
                 "GB/s": output.short(row.gb_per_s),
                 "ties": len(row.ties),
                 "kernel": row.kernel,

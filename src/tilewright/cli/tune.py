@@ -341,7 +341,7 @@ def show(document: dict[str, Any]) -> None:
         {
             "problem": row["problem"],
             "µs": output.short(row["median_us"]),
-            "TFLOP/s": output.short(row["tflops"]),
+            "TFLOP/s": output.operations(row["tflops"]),
             "ties": row["ties"],
             "": "kept" if row["kernel"] == row["before"] else "new",
             "kernel": row["kernel"],

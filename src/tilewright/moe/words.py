@@ -11,7 +11,8 @@ from tilewright.errors import BadArgument, shown
 from tilewright.ops.spelling import spelled
 
 NAME = "fused_moe"
-_SIZES = ("tokens", "hidden", "inner", "experts", "k")
+_SIZES = {"tokens": 256, "hidden": 2048, "inner": 768, "experts": 128, "k": 8}
+"""With sizes such as a model has."""
 _WHOLE = (*_SIZES, "all_experts", "capacity", "shared")
 _FLAGS = ("gated", "interleaved", "bias", "zero_b", "weights_first")
 _REAL = ("limit", "alpha", "shift")
@@ -50,7 +51,8 @@ def stated(words: Mapping[str, str], fp8: str) -> dict[str, Any]:
             found[word] = resolve(text, fp8) if word in _TYPES and not packs else text
     missing = [word for word in _SIZES if word not in found]
     if missing:
-        raise BadArgument(f"a {NAME} layer needs {', '.join(missing)} (as in experts=128)")
+        such = f"{missing[0]}={_SIZES[missing[0]]}"
+        raise BadArgument(f"a {NAME} layer needs {', '.join(missing)} (as in {such})")
     return {**found, "router": router or None}
 
 
