@@ -1,7 +1,7 @@
 """Tables of a run of declared operations, with the share of the copy bandwidth that each reached.
 
     python benchmarks/run.py 'declared-*' --json results.json.xz
-    python benchmarks/declared_report.py results.json.xz [--json lines.json]
+    python benchmarks/declared_report.py results.json.xz… [--json lines.json]
 
 A line is a problem, by one way of timing. GB/s are the bytes that the problem must move at least,
 over our time. The share is the time of a copy that reads and writes as many bytes, in the same
@@ -193,16 +193,16 @@ def table(found: Sequence[Line] | Sequence[Bound]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("file", type=Path, help="what run.py --json wrote")
+    parser.add_argument("files", type=Path, nargs="+", help="what run.py --json wrote")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the lines as JSON")
     options = parser.parse_args()
-    said = whole(options.file)
-    found = [*lines(said)]
+    runs = [whole(path) for path in options.files]
+    found = [line for said in runs for line in lines(said)]
     limits = [*bounds(found)]
     print(table(found), table(limits), sep="\n", end="")
     if options.json:
         about = {
-            "environment": said["environment"],
+            "environments": [said["environment"] for said in runs],
             "lines": [*map(asdict, found)],
             "bounds": [*map(asdict, limits)],
         }
