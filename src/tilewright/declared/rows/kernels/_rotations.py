@@ -1,8 +1,9 @@
 """Heads of q or k turned by the angles of their tokens' positions.
 
 Idea. A workgroup has HEADS heads of TOKENS tokens. It reads each token's cos and sin once, for all
-those heads, and every pair of elements once. Pairs that are `half` apart are two loads, each of
-neighbours; pairs of neighbours are read as one piece of twice the width and split in registers.
+those heads (or from L1), and every pair of elements once. Pairs that are `half` apart are two
+loads, each of neighbours; pairs of neighbours are read as one piece of twice the width and split in
+registers.
 """
 
 import triton
@@ -11,10 +12,12 @@ import triton.language as tl
 
 @triton.jit
 def angles(
-    cos, sin, positions, token, tokens, length, half, cos_stride, HALF: tl.constexpr,
-    has_positions: tl.constexpr, inverse: tl.constexpr,
+    cos, sin, positions, token, tokens, length, cos_stride, half, HEADS: tl.constexpr,
+    HALF: tl.constexpr, form: tl.constexpr, has_positions: tl.constexpr, inverse: tl.constexpr,
 ):  # fmt: skip
-    """cos and sin of each token [TOKENS, 1, HALF] in fp32; NaN where a position is no row."""
+    """cos and sin of each token in fp32 [TOKENS, 1, HALF]; NaN where a position is no row. Of pairs
+    that are `half` apart they are [TOKENS, HEADS, HALF]: a lane then reads those of its own pairs,
+    and none are moved between lanes."""
     if has_positions:
         at = tl.load(positions + token, token < tokens, 0).to(tl.int64)
     else:
@@ -22,11 +25,16 @@ def angles(
     pair = tl.arange(0, HALF)[None, :]
     inside = ((at >= 0) & (at < length))[:, None] & (pair < half)
     where = at[:, None] * cos_stride + pair
+    if form == "half":
+        inside = tl.broadcast_to(inside[:, None, :], (token.shape[0], HEADS, HALF))
+        where = tl.broadcast_to(where[:, None, :], (token.shape[0], HEADS, HALF))
     c = tl.load(cos + where, inside, float("nan")).to(tl.float32)
     s = tl.load(sin + where, inside, float("nan")).to(tl.float32)
     if inverse:
         s = -s
-    return c[:, None, :], s[:, None, :]
+    if form != "half":
+        c, s = c[:, None, :], s[:, None, :]
+    return c, s
 
 
 @triton.jit
@@ -65,9 +73,17 @@ def turned(a, b, c, s):
 
 
 @triton.jit
-def turn(x, to, there, c, s, half, HALF: tl.constexpr, form: tl.constexpr):
-    """Turn heads from the pointers `x` to the pointers `to`."""
+def turn(
+    x, to, there, by, half, HALF: tl.constexpr, form: tl.constexpr, has_positions: tl.constexpr,
+    inverse: tl.constexpr,
+):  # fmt: skip
+    """Turn heads from the pointers `x` to the pointers `to`. by: what `angles` takes first."""
     a, b = pairs(x, there, half, HALF, form)
+    cos, sin, positions, token, tokens, length, cos_stride = by
+    c, s = angles(
+        cos, sin, positions, token, tokens, length, cos_stride, half, x.shape[1], HALF, form,
+        has_positions, inverse,
+    )  # fmt: skip
     a, b = turned(a, b, c, s)
     kind: tl.constexpr = to.dtype.element_ty
     put_pairs(to, a.to(kind), b.to(kind), there, half, HALF, form)

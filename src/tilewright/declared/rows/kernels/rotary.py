@@ -7,7 +7,7 @@ first group of heads. Times: docs/operations.md.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels._rotations import angles, copy_rest, heads, turn
+from tilewright.declared.rows.kernels._rotations import copy_rest, heads, turn
 from tilewright.ops.device.division import quotient
 
 
@@ -24,20 +24,18 @@ def rotary(
     above = quotient(tl.program_id(0), by_tiles, shift_tiles)
     tile = tl.program_id(0) - above * tiles
     token = above.to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
-    c, s = angles(
-        cos, sin, positions, token, tokens, length, half, cos_stride, HALF, has_positions, inverse
-    )
+    by = (cos, sin, positions, token, tokens, length, cos_stride)
     if tile < q_tiles:
         head = tile * HEADS + tl.arange(0, HEADS)
         there = (token < tokens)[:, None, None] & (head < q_heads)[None, :, None]
         x = heads(q, token, head, q_stride, q_head_stride)
         to = heads(q_out, token, head, q_heads.to(tl.int64) * head_dim, head_dim)
-        turn(x, to, there, c, s, half, HALF, form)
+        turn(x, to, there, by, half, HALF, form, has_positions, inverse)
         copy_rest(x, to, there, half, head_dim, HALF)
     else:
         head = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
         there = (token < tokens)[:, None, None] & (head < k_heads)[None, :, None]
         x = heads(k, token, head, k_stride, k_head_stride)
         to = heads(k_out, token, head, k_heads.to(tl.int64) * head_dim, head_dim)
-        turn(x, to, there, c, s, half, HALF, form)
+        turn(x, to, there, by, half, HALF, form, has_positions, inverse)
         copy_rest(x, to, there, half, head_dim, HALF)

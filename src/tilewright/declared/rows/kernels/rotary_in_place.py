@@ -7,7 +7,7 @@ docs/operations.md.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels._rotations import angles, heads, turn
+from tilewright.declared.rows.kernels._rotations import heads, turn
 from tilewright.ops.device.division import quotient
 
 
@@ -24,16 +24,14 @@ def rotary_in_place(
     above = quotient(tl.program_id(0), by_tiles, shift_tiles)
     tile = tl.program_id(0) - above * tiles
     token = above.to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
-    c, s = angles(
-        cos, sin, positions, token, tokens, length, half, cos_stride, HALF, has_positions, inverse
-    )
+    by = (cos, sin, positions, token, tokens, length, cos_stride)
     if tile < q_tiles:
         head = tile * HEADS + tl.arange(0, HEADS)
         there = (token < tokens)[:, None, None] & (head < q_heads)[None, :, None]
         x = heads(q, token, head, q_stride, q_head_stride)
-        turn(x, x, there, c, s, half, HALF, form)
+        turn(x, x, there, by, half, HALF, form, has_positions, inverse)
     else:
         head = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
         there = (token < tokens)[:, None, None] & (head < k_heads)[None, :, None]
         x = heads(k, token, head, k_stride, k_head_stride)
-        turn(x, x, there, c, s, half, HALF, form)
+        turn(x, x, there, by, half, HALF, form, has_positions, inverse)

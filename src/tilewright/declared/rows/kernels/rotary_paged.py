@@ -75,14 +75,12 @@ def rotary_paged(
             by = tl.load(v_scale)
         put_rest(x, to, there, written, 0, head_dim, by, HALF)
     else:
-        c, s = angles(
-            cos, sin, positions, token, tokens, length, half, cos_stride, HALF, has_positions, False
-        )
+        turns = (cos, sin, positions, token, tokens, length, cos_stride)
         if tile < q_tiles:
             head = tile * HEADS + tl.arange(0, HEADS)
             there = (token < tokens)[:, None, None] & (head < q_heads)[None, :, None]
             x = heads(q, token, head, q_stride, q_head_stride)
-            turn(x, x, there, c, s, half, HALF, form)
+            turn(x, x, there, turns, half, HALF, form, has_positions, False)
         else:
             head = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
             there = (token < tokens)[:, None, None] & (head < k_heads)[None, :, None]
@@ -95,6 +93,10 @@ def rotary_paged(
             if has_k_scale:
                 by = tl.load(k_scale)
             a, b = pairs(x, there & written, half, HALF, form)
+            c, s = angles(
+                cos, sin, positions, token, tokens, length, cos_stride, half, HEADS, HALF,
+                form, has_positions, False,
+            )  # fmt: skip
             a, b = turned(a, b, c, s)
             a = narrow(a / by, to.dtype.element_ty)
             b = narrow(b / by, to.dtype.element_ty)
