@@ -3,6 +3,7 @@ stand-in for a GPU."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import unbuilt  # noqa: E402
 from unbuilt import Shown  # noqa: E402
 
 import tilewright.torch  # noqa: E402
-from tilewright.torch.installing import decisions  # noqa: E402
+from tilewright.torch.installing import decisions, overrides  # noqa: E402
 
 
 @pytest.fixture
@@ -81,6 +82,88 @@ def test_a_call_like_an_earlier_one_launches_what_that_did_and_is_counted(
         ]
     served = driver.installed.report()["served"]
     assert {one["calls"] for one in served} == {8}
+
+
+SINGLE = [name for name in CALLS if name not in ("both gradients", "of the weights")]
+"""Calls that return one output."""
+
+
+def python_of(call: Any, given: dict[str, Any]) -> list[str]:
+    """The functions of ours that a call enters."""
+    found = []
+
+    def enters(frame: Any, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and "tilewright/" in name and "stand_in" not in name:
+            found.append(frame.f_code.co_name)
+
+    sys.setprofile(enters)
+    try:
+        call(**given)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.fixture
+def in_cpp(driver):
+    if overrides.in_cpp() is None:
+        pytest.skip("nothing is compiled with torch's headers here")
+    return driver
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_repeated_call_runs_no_python_until_launches_are_forgotten(in_cpp, name):
+    (call, given), shown = CALLS[name], Shown(in_cpp)
+    once = shown(call, given)
+    shown(call, given)
+    for _ in range(2):
+        assert not python_of(call, given)
+        assert shown(call, given) == once
+    decisions.default_dispatcher().forget_launches()
+    assert {"run"} < {*python_of(call, given)}
+    assert "again" in python_of(call, given)
+    assert not python_of(call, given)
+    (served,) = in_cpp.installed.report()["served"]
+    assert served["calls"] == len(in_cpp.launches) == 9
+
+
+def test_what_was_served_without_python_is_counted_after_the_end(in_cpp):
+    call, given = CALLS["mm"]
+    for _ in range(5):
+        call(**given)
+    tilewright.torch.uninstall()
+    assert [one["calls"] for one in in_cpp.installed.report()["served"]] == [5]
+    call(**given)
+    assert len(in_cpp.launches) == 5
+
+
+def test_another_geometry_is_another_kind(in_cpp):
+    """Of equal tensors: what is served is held to all that a call says."""
+    shown, given = Shown(in_cpp), CALLS["convolution"][1]
+
+    def call(pad: int) -> Any:
+        return lambda x, w: torch.conv2d(x, w, None, 1, pad)
+
+    once = [shown(call(pad), given) for pad in (0, 1, 2)]
+    assert len({str(layouts) for _, layouts in once}) == 3
+    for _ in range(3):
+        assert [shown(call(pad), given) for pad in (0, 1, 2)] == once
+
+
+def test_modes_of_python_are_asked(in_cpp):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    call, given = CALLS["mm"]
+    for _ in range(3):
+        call(**given)
+    with Mode():
+        assert call(**given).shape == call(**given).shape == (16, 48)
+    assert len(in_cpp.launches) == 5
 
 
 def test_a_tensor_that_is_aligned_otherwise_is_asked_about(driver):

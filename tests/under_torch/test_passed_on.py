@@ -92,10 +92,10 @@ def test_calls_that_are_passed_on_make_no_objects_of_python(computing, monkeypat
     if overrides.in_cpp() is None:
         pytest.skip("nothing is compiled with torch's headers here")
     asked = []
-    real = decisions.Decisions.passed_last
+    real = decisions.Decisions.learn
     monkeypatch.setattr(
         decisions.Decisions,
-        "passed_last",
+        "learn",
         staticmethod(lambda passed: asked.append(real(passed)) or asked[-1]),
     )
     computing()

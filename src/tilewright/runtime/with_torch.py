@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright import native
 
+_SHARED = Path(__file__).with_name("with_torch.h")
 _LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 
@@ -29,7 +30,7 @@ def loaded(source: Path, what: str, torch: Any) -> ModuleType:
         f"-L{home / 'lib'}",
         *(f"-l{name}" for name in _LIBRARIES),
     )
-    built = native.compiled(source, (), what, home / "include", arguments)
+    built = native.compiled(source, (_SHARED,), what, home / "include", arguments)
     try:
         spec = importlib.util.spec_from_file_location(source.stem, built)
         assert spec is not None and spec.loader is not None

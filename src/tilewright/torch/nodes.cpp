@@ -15,12 +15,8 @@
    other, and one of which a graph is asked for, is carried_out. nodes.py compiles this file, with
    torch's own headers, and calls are recorded in Python until it is there. */
 
-#include <Python.h>
+#include "../runtime/with_torch.h"
 
-#include <ATen/Context.h>
-#include <ATen/ops/empty_strided.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -32,7 +28,6 @@
 #include <utility>
 #include <vector>
 
-using at::Tensor;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
@@ -40,36 +35,6 @@ using torch::autograd::variable_list;
 namespace {
 
 constexpr int TRIES = 16; /* how often a pass is learnt: of passes that all differ, none is repeated */
-
-PyObject *word_forgotten;
-
-[[noreturn]] void raise() { /* the exception that Python has set */
-  python_error error;
-  error.persist();
-  throw error;
-}
-
-struct Locked { /* with Python's lock */
-  PyGILState_STATE state = PyGILState_Ensure();
-  Locked() = default;
-  Locked(const Locked &) = delete;
-  ~Locked() { PyGILState_Release(state); }
-};
-
-struct Reference { /* that is given up with Python's lock held */
-  PyObject *to;
-  explicit Reference(PyObject *owned = nullptr) : to(owned) {}
-  Reference(const Reference &) = delete;
-  ~Reference() { Py_XDECREF(to); }
-};
-
-/* See repeat.h. */
-struct Recipes {
-  int (*returned)(PyObject *recipe);
-  PyObject *(*outputs)(PyObject *recipe);
-  int (*launch)(PyObject *recipe, PyObject *torch, const uint64_t *given, const uint64_t *made,
-                PyObject *scalars);
-};
 
 /* The scalars of a call, a tuple, which calls share that have the same. */
 struct Scalars {
@@ -88,34 +53,10 @@ struct Scalars {
   }
 };
 
-/* How a tensor lies, and that it is no more than memory: its keys tell of subclasses and the like. */
-struct Look {
-  c10::DispatchKeySet keys;
-  at::TensorOptions options;
-  std::vector<int64_t> sizes, strides;
-  explicit Look(const Tensor &x)
-      : keys(x.key_set()), options(x.options()), sizes(x.sizes().vec()), strides(x.strides().vec()) {}
-  bool is_of(const Tensor &x) const {
-    return x.key_set() == keys && x.scalar_type() == options.dtype() && x.device() == options.device() &&
-           x.sizes().equals(sizes) && x.strides().equals(strides);
-  }
-};
-
-/* Whether tensors that are made here are plain memory: no mode of Python and no transform makes them. */
-bool makes_plain() {
-  const c10::DispatchKeySet at_work = c10::impl::tls_local_dispatch_key_set().included_;
-  return !at_work.has(c10::DispatchKey::Python) &&
-         !at_work.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-}
-
 /* torch's switches for deterministic kernels: off, on, or on with a warning. */
 int determinism() {
   const at::Context &context = at::globalContext();
   return context.deterministicAlgorithms() ? 1 + context.deterministicAlgorithmsWarnOnly() : 0;
-}
-
-uint64_t address_of(const Tensor &x) {
-  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(x.const_data_ptr()));
 }
 
 std::vector<size_t> numbers(PyObject *tuple) {
@@ -188,14 +129,12 @@ struct Way {
     if (scalars != pass->scalars && !pass->scalars->are(scalars->tuple)) return false;
     for (size_t i = 0; i < arrays.size(); i++)
       if (!pass->looks[i].is_of(arrays[i])) return false;
-    Reference forgotten(PyObject_GetAttr(pass->mark, word_forgotten));
-    if (!forgotten.to) raise();
-    if (forgotten.to != Py_False) return false;
+    if (is_forgotten(pass->mark)) return false;
     std::vector<uint64_t> from, at;
     std::vector<Tensor> outputs;
     for (const Tensor &x : arrays) from.push_back(address_of(x));
     for (const Look &like : pass->made) {
-      outputs.push_back(at::empty_strided(like.sizes, like.strides, like.options));
+      outputs.push_back(like.made());
       at.push_back(address_of(outputs.back()));
     }
     int code = launcher->launch(pass->recipe, pass->torch, from.data(), at.data(), pass->passed);
@@ -212,11 +151,8 @@ struct Way {
     PyObject *mark, *recipe, *torch, *passed;
     if (!PyArg_ParseTuple(found, "OOOO!", &mark, &recipe, &torch, &PyTuple_Type, &passed)) raise();
     if (launcher->returned(recipe) != static_cast<int>(places.size())) return;
-    Reference outputs(launcher->outputs(recipe));
-    if (!outputs.to) raise();
     auto pass = std::make_shared<Pass>(mark, recipe, torch, passed, scalars, arrays);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs.to); i++)
-      pass->made.emplace_back(THPVariable_Unpack(PyTuple_GET_ITEM(outputs.to, i)));
+    pass->made = looks_of_outputs(launcher, recipe);
     learnt = std::move(pass);
   }
 
@@ -360,7 +296,4 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "nodes", nullptr, -1, methods,
 
 } // namespace
 
-PyMODINIT_FUNC PyInit_nodes(void) {
-  word_forgotten = PyUnicode_InternFromString("forgotten");
-  return word_forgotten ? PyModule_Create(&module) : nullptr;
-}
+PyMODINIT_FUNC PyInit_nodes(void) { return know_words() ? PyModule_Create(&module) : nullptr; }

@@ -21,7 +21,7 @@ FAMILIES = ("conv",)
 def put(overrides: Overrides, decisions: Decisions) -> None:
     """Serve ``convolution`` and ``convolution_backward``, of which the gradient of the data and
     that of the weights are decided apart."""
-    overrides.put("convolution", serving(decisions, "convolution", _forward, _result))
+    overrides.put("convolution", serving(decisions, "convolution", _forward, _result, True))
     overrides.put("convolution_backward", _backward(decisions))
 
 

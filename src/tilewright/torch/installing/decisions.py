@@ -143,18 +143,37 @@ class Decisions:
             if len(passed) >= KEPT:
                 passed.clear()
             passed.add(key)
-        _within.passed = passed
+        _within.passed, _within.recipe = passed, None
 
     @staticmethod
     def forget_last() -> None:
-        """Forget what `passed_last` says of this thread."""
-        _within.passed = None
+        """Forget what `learn` says of this thread: C++ asks about a call."""
+        _within.passed, _within.recipe, _within.asked = None, None, True
 
     @staticmethod
-    def passed_last(passed: set[Hashable]) -> bool:
-        """Whether a kind of call was passed on for good since `forget_last`, and is in `passed`."""
-        last, _within.passed = _within.passed, None
-        return last is passed
+    def learn(passed: set[Hashable]) -> Any:
+        """What becomes of calls of the kind that was asked about since `forget_last`, as
+        `passing.cpp` takes it.
+
+        passed: `Decisions.passed` of the operator.
+        """
+        last, recipe = _within.passed, _within.recipe
+        _within.passed, _within.recipe, _within.asked = None, None, False
+        return last is passed and (recipe or True)
+
+    def may_repeat(
+        self,
+        passed: set[Hashable],
+        decision: Decision,
+        key: Hashable,
+        tensors: tuple[Any, ...],
+    ) -> None:
+        """Let C++ serve calls of the kind `key` as `again` just did, if C++ asks."""
+        if not _within.asked:
+            return
+        found = default_dispatcher().recipe_of((decision.aten, key), tensors)
+        if found is not None:
+            _within.passed, _within.recipe = passed, (*found, decision)
 
     def decide(self, aten: str, key: Hashable, asked: Asked | str) -> Decision:
         """Decide about calls of the kind `key`, and keep the decision.
@@ -216,7 +235,7 @@ class Decisions:
             torch._C._set_grad_enabled(recording)
         if made is None:
             return None
-        self._count(decision)
+        self.count(decision)
         return made if isinstance(made, tuple) else (made,)
 
     def _remember(
@@ -273,18 +292,19 @@ class Decisions:
             return None
         finally:
             _within.ours = False
-        self._count(decision)
+        self.count(decision)
         outputs = made if isinstance(made, tuple) else (made,)
         if tensors is not None:
             self._remember(decision, key, tensors, asked, outputs)
         return outputs
 
-    def _count(self, decision: Decision) -> None:
+    def count(self, decision: Decision, calls: int = 1) -> None:
+        """Count calls that were served."""
         key = decision.aten, decision.problem, decision.kernel
         with self._lock:
             if key not in self._served and len(self._served) >= KEPT:
                 key = decision.aten, OTHERS, ""
-            self._served[key] += 1
+            self._served[key] += calls
 
     def served(self) -> Sequence[tuple[str, str, str, int]]:
         """Operator, problem, kernel and number of calls of all that was served, the most calls
@@ -321,11 +341,16 @@ class _Within(threading.local):
     """What this thread is doing.
 
     ours: whether it is serving a call.
-    passed: `Decisions.passed` of the operator of which a kind was passed on for good last.
+    asked: whether C++ asks about a call.
+    passed: `Decisions.passed` of the operator of which a kind was last passed on for good, or
+        served in a way that may be repeated.
+    recipe: how, of the latter: `Dispatcher.recipe_of`, and the decision.
     """
 
     ours = False
+    asked = False
     passed: set[Hashable] | None = None
+    recipe: tuple[Any, ...] | None = None
 
 
 _within = _Within()

@@ -34,6 +34,7 @@ class Installed:
             calls that are counted here.
         torch: kinds of calls that torch computes, each with the reason. They are not counted.
         """
+        self._overrides.tell()
         return {
             "only": self.only,
             "operators": list(self._overrides.names),

@@ -81,8 +81,15 @@ class Overrides:
             )
             if front is not None and module is not None and self._decisions is not None:
                 decisions, passed = self._decisions, self._decisions.passed(aten)
-                module.put(front, decisions.forget_last, partial(decisions.passed_last, passed))
+                learn = partial(decisions.learn, passed)
+                recipes = launcher().recipes
+                module.put(front, decisions.forget_last, learn, decisions.count, recipes)
                 self._fronts.append(front)
+
+    def tell(self) -> None:
+        """Have `Decisions` count the calls that were served in C++."""
+        for front in self._fronts:
+            in_cpp().tell(front)
 
     def _take_out(self) -> None:
         while self._fronts:
@@ -110,7 +117,10 @@ def _parted(aten: str) -> tuple[str, str]:
 
 @cache
 def in_cpp() -> Any:
-    """What passes calls on in C++ (`passing.cpp`); None where it cannot be compiled."""
+    """What passes calls on in C++, and repeats them (`passing.cpp`); None where it cannot be
+    compiled."""
+    if not hasattr(launcher(), "recipes"):
+        return None
     try:
         return with_torch.loaded(_SOURCE, "what passes on torch's calls", torch)
     except NoCompiler as error:
@@ -140,11 +150,13 @@ def serving(
     aten: str,
     ask: Callable[..., Asked | str],
     results: Callable[..., Any],
+    single: bool = False,
 ) -> Make:
     """What `Overrides.put` takes to serve calls of one operator.
 
     ask: the call's arguments → what it asks of us, or why it asks nothing.
     results: outputs, the call's arguments → what the operator returns.
+    single: whether that is the one output of a call, made by it: then C++ may repeat calls.
     """
     known, passed = decisions.of(aten), decisions.passed(aten)
 
@@ -156,6 +168,8 @@ def serving(
             if decision.kernel:
                 tensors = None if kwargs else tuple(filter(torch.is_tensor, args))
                 made = None if tensors is None else decisions.again(decision, key, tensors)
+                if made is not None and tensors is not None and single:
+                    decisions.may_repeat(passed, decision, key, tensors)
                 if made is None:
                     asked = ask(*args, **kwargs)
                     assert isinstance(asked, Asked)

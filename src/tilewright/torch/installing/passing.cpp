@@ -1,18 +1,23 @@
-/* Calls of torch's operators that come by here and are torch's, passed on in C++: torch makes no
-   Python objects of their arguments. As runtime/passing.h, for installations whose C++ is compiled.
+/* Calls of torch's operators that come by here, in C++: torch makes no Python objects of their
+   arguments. Those that are torch's are passed on, and those that a kernel here served before are
+   served alike. As runtime/passing.h, for installations whose C++ is compiled.
 
    before(operator, overload, key) -> front    remembers torch's own kernel; None if there is none
-   put(front, clear, passed)                   stands before the kernel in Python that was put since
+   put(front, clear, learn, count, launcher)   stands before the kernel in Python that was put since
    remove(front)                               takes it out again
+   tell(front)                                 tells count() of all calls that were served
 
    A call of a kind that was passed on before goes to torch's kernel; so does one whose first tensor
    is in another dtype than fp16 and bf16. Any other goes to the kernel in Python. Before that,
-   clear() is called, and behind it passed(), which says whether Python passes all calls of this
-   kind on from now on. */
+   clear() is called, and behind it learn(), which says what becomes of calls of this kind:
+       True                                       Python passes all of them on
+       (mark, recipe, torch, token)               they may be served by this recipe until mark.forgotten;
+                                                  count(token, number) is told of calls that were
+       anything else                              Python is asked again
+   launcher: the address of the launcher's `Recipes`. */
 
-#include <Python.h>
+#include "../../runtime/with_torch.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_ops.h>
@@ -22,54 +27,57 @@
 #include <ATen/ops/convolution_backward_ops.h>
 #include <ATen/ops/convolution_ops.h>
 #include <ATen/ops/mm_ops.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
 
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
 
 namespace {
 
 const char *FRONT = "tilewright.front";
 
-struct Locked { /* with Python's lock */
-  PyGILState_STATE state = PyGILState_Ensure();
-  Locked() = default;
-  Locked(const Locked &) = delete;
-  ~Locked() { PyGILState_Release(state); }
-};
+constexpr size_t SERVED = 4096; /* kinds that are served; beyond, all are asked about again */
 
-/* Whether a function of Python's says yes. */
-bool says(PyObject *function) {
-  Locked lock;
-  PyObject *answer = PyObject_CallNoArgs(function);
-  if (!answer) {
-    python_error error;
-    error.persist();
-    throw error;
-  }
-  bool yes = answer == Py_True;
-  Py_DECREF(answer);
-  return yes;
-}
+/* What tells kinds of calls apart: words, and a number that they make. Of two kinds with the same
+   number, the second would be passed on unasked, and torch's result is right too; what is served is
+   held to the words. */
+class Kind {
+  std::array<uint64_t, 128> words;
+  size_t count = 0;
 
-/* What tells kinds of calls apart, as one number: it is made without memory of its own, at each call.
-   Each word is multiplied with others' in flight, so that a call's 40 words take some 100 cycles.
-   Of two kinds with the same number, the second would be passed on unasked, and torch's result is
-   right too. */
-struct Kind {
-  uint64_t number = at::globalContext().deterministicAlgorithms(), place = 0;
-  bool told = true; /* whether all arguments say something here */
+public:
+  bool told = true; /* whether all arguments say something here, and have room */
+
+  Kind() { add(at::globalContext().deterministicAlgorithms()); }
 
   void add(uint64_t x) {
-    const auto wide = static_cast<unsigned __int128>(x ^ (place += 0x9e3779b97f4a7c15)) * 0xd6e8feb86659fd93;
-    number += static_cast<uint64_t>(wide) ^ static_cast<uint64_t>(wide >> 64);
+    if (count < words.size()) words[count++] = x;
+    else told = false;
+  }
+
+  uint64_t number() const {
+    uint64_t sum = count, place = 0;
+    for (size_t i = 0; i < count; i++) {
+      const auto wide =
+          static_cast<unsigned __int128>(words[i] ^ (place += 0x9e3779b97f4a7c15)) * 0xd6e8feb86659fd93;
+      sum += static_cast<uint64_t>(wide) ^ static_cast<uint64_t>(wide >> 64);
+    }
+    return sum;
+  }
+
+  std::vector<uint64_t> kept() const { return {words.begin(), words.begin() + count}; }
+  bool is(const std::vector<uint64_t> &others) const {
+    return others.size() == count && !std::memcmp(others.data(), words.data(), count * sizeof(uint64_t));
   }
 
   /* As runtime/passing.h has it, or kinds that are known there would be met here each time. */
@@ -167,32 +175,136 @@ bool is_halved(const at::Tensor &x) {
   return !x.defined() || x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
 }
 
-/* Whose a call is: torch's, or one that Python answers. */
+/* How calls of a kind are served. */
+struct Served {
+  std::vector<uint64_t> kind;
+  PyObject *mark, *recipe, *torch, *token;
+  std::vector<Look> made;
+  std::atomic<uint64_t> calls{0}; /* of which count() was not told */
+
+  Served(std::vector<uint64_t> kind, PyObject *mark, PyObject *recipe, PyObject *torch, PyObject *token)
+      : kind(std::move(kind)), mark(Py_NewRef(mark)), recipe(Py_NewRef(recipe)), torch(Py_NewRef(torch)),
+        token(Py_NewRef(token)) {}
+  Served(const Served &) = delete;
+  ~Served() {
+    if (!Py_IsInitialized()) return;
+    Locked lock;
+    for (PyObject *one : {mark, recipe, torch, token}) Py_DECREF(one);
+  }
+};
+
+using Serving = std::shared_ptr<Served>;
+
+/* Whose the calls of an operator are. */
 struct Kernel {
   c10::OperatorHandle op;
   c10::SafeKernelFunction original, ours;
-  PyObject *clear, *passed;
-  Kinds kinds;
+  PyObject *clear, *learn, *count;
+  const Recipes *launcher;
+  Kinds kinds; /* that are passed on */
+  std::mutex lock;
+  std::unordered_map<uint64_t, Serving> served;
 
   Kernel(c10::OperatorHandle op, c10::SafeKernelFunction original, c10::SafeKernelFunction ours,
-         PyObject *clear, PyObject *passed)
+         PyObject *clear, PyObject *learn, PyObject *count, const Recipes *launcher)
       : op(op), original(std::move(original)), ours(std::move(ours)), clear(Py_NewRef(clear)),
-        passed(Py_NewRef(passed)) {}
+        learn(Py_NewRef(learn)), count(Py_NewRef(count)), launcher(launcher) {}
   Kernel(const Kernel &) = delete;
   ~Kernel() {
     if (!Py_IsInitialized()) return;
     Locked held;
-    Py_DECREF(clear);
-    Py_DECREF(passed);
+    for (PyObject *one : {clear, learn, count}) Py_DECREF(one);
   }
 
-  bool passes(const Kind &kind) const { return kind.told && kinds.holds(kind.number); }
+  Serving serving(const Kind &kind, uint64_t number) {
+    std::lock_guard<std::mutex> held(lock);
+    const auto found = served.find(number);
+    return found == served.end() || !kind.is(found->second->kind) ? nullptr : found->second;
+  }
 
-  /* What Python answers with ours(): if it passes all calls of this kind on from now on, so do we. */
-  template <class Ours> decltype(auto) ask(const Kind &kind, Ours &&ours) {
-    if (kind.told) says(clear);
+  /* The first output of a call on tensors at these addresses, launched as one before; undefined if
+     that is left to Python. */
+  Tensor serve(const Serving &one, uint64_t number, const std::vector<uint64_t> &from) {
+    if (!makes_plain()) return {};
+    std::vector<uint64_t> at;
+    std::vector<Tensor> outputs;
+    for (const Look &like : one->made) {
+      outputs.push_back(like.made());
+      at.push_back(address_of(outputs.back()));
+    }
+    Locked held;
+    if (is_forgotten(one->mark)) return forget(number), Tensor();
+    Reference scalars(PyTuple_New(0));
+    const int code = scalars.to ? launcher->launch(one->recipe, one->torch, from.data(), at.data(), scalars.to) : -1;
+    if (code < 0) raise();
+    if (code) return {};
+    one->calls++;
+    return std::move(outputs.front());
+  }
+
+  /* With Python's lock, as are the next three. */
+  void forget(uint64_t number) {
+    Serving gone;
+    {
+      std::lock_guard<std::mutex> held(lock);
+      const auto found = served.find(number);
+      if (found == served.end()) return;
+      gone = std::move(found->second);
+      served.erase(found);
+    }
+    tell_of(*gone);
+  }
+
+  void tell_of(Served &one) {
+    const uint64_t calls = one.calls.exchange(0);
+    if (!calls) return;
+    Reference done(PyObject_CallFunction(count, "OK", one.token, static_cast<unsigned long long>(calls)));
+    if (!done.to) raise();
+  }
+
+  void tell() {
+    std::vector<Serving> every;
+    {
+      std::lock_guard<std::mutex> held(lock);
+      for (const auto &[number, one] : served) every.push_back(one);
+    }
+    for (const Serving &one : every) tell_of(*one);
+  }
+
+  /* may_serve: whether calls return one output that is made, and nothing else. */
+  void follow(PyObject *answer, const Kind &kind, uint64_t number, bool may_serve) {
+    if (answer == Py_True) return kinds.add(number);
+    if (!may_serve || !PyTuple_Check(answer)) return;
+    PyObject *mark, *recipe, *torch, *token;
+    if (!PyArg_ParseTuple(answer, "OOOO", &mark, &recipe, &torch, &token)) raise();
+    if (launcher->returned(recipe) != 1) return;
+    auto one = std::make_shared<Served>(kind.kept(), mark, recipe, torch, token);
+    one->made = looks_of_outputs(launcher, recipe);
+    forget(number);
+    if (served.size() >= SERVED) { /* Python's lock keeps others from adding more */
+      tell();
+      std::unordered_map<uint64_t, Serving> gone;
+      std::lock_guard<std::mutex> held(lock);
+      served.swap(gone);
+    }
+    std::lock_guard<std::mutex> held(lock);
+    served[number] = std::move(one);
+  }
+
+  /* What Python answers with ours(), and what is learnt of it. */
+  template <class Ours> decltype(auto) ask(const Kind &kind, uint64_t number, bool may_serve, Ours &&ours) {
+    if (kind.told) {
+      Locked held;
+      Reference done(PyObject_CallNoArgs(clear));
+      if (!done.to) raise();
+    }
     decltype(auto) made = ours();
-    if (kind.told && says(passed)) kinds.add(kind.number);
+    if (kind.told) {
+      Locked held;
+      Reference answer(PyObject_CallNoArgs(learn));
+      if (!answer.to) raise();
+      follow(answer.to, kind, number, may_serve);
+    }
     return made;
   }
 };
@@ -207,10 +319,19 @@ struct Boxed final : c10::OperatorKernel {
       return kernel->original.callBoxed(op, keys, stack);
     Kind kind;
     for (const c10::IValue &x : given) kind.note(x);
-    if (kernel->passes(kind)) return kernel->original.callBoxed(op, keys, stack);
-    kernel->ask(kind, [&] { return kernel->ours.callBoxed(op, keys, stack), nullptr; });
+    const uint64_t number = kind.number();
+    if (kind.told && kernel->kinds.holds(number)) return kernel->original.callBoxed(op, keys, stack);
+    kernel->ask(kind, number, false, [&] { return kernel->ours.callBoxed(op, keys, stack), nullptr; });
   }
 };
+
+void note_address(std::vector<uint64_t> &addresses, const Tensor &x) {
+  if (x.defined()) addresses.push_back(address_of(x));
+}
+void note_address(std::vector<uint64_t> &addresses, const std::optional<Tensor> &x) {
+  if (x) note_address(addresses, *x);
+}
+template <class Other> void note_address(std::vector<uint64_t> &, const Other &) {}
 
 template <class Schema> struct Typed;
 
@@ -224,8 +345,17 @@ template <class Result, class... Args> struct Typed<Result(const at::Tensor &, A
     if (!is_halved(x)) return call(kernel->original);
     Kind kind;
     kind.note(x), (kind.note(args), ...);
-    if (kernel->passes(kind)) return call(kernel->original);
-    return kernel->ask(kind, [&]() -> Result { return call(kernel->ours); });
+    const uint64_t number = kind.number();
+    if (kind.told && kernel->kinds.holds(number)) return call(kernel->original);
+    constexpr bool may_serve = std::is_same_v<Result, Tensor>;
+    if constexpr (may_serve) {
+      if (const Serving one = kind.told ? kernel->serving(kind, number) : nullptr) {
+        std::vector<uint64_t> from;
+        note_address(from, x), (note_address(from, args), ...);
+        if (Tensor made = kernel->serve(one, number, from); made.defined()) return made;
+      }
+    }
+    return kernel->ask(kind, number, may_serve, [&]() -> Result { return call(kernel->ours); });
   }
 };
 
@@ -261,6 +391,7 @@ struct Front {
   c10::DispatchKey key;
   std::string name;
   c10::SafeKernelFunction original;
+  std::shared_ptr<Kernel> kernel;
   std::optional<torch::Library> library;
 };
 
@@ -276,7 +407,8 @@ PyObject *before(PyObject *, PyObject *args) {
   const c10::DispatchKey key = c10::parseDispatchKey(word);
   if (!op.hasComputedKernelForDispatchKey(key)) Py_RETURN_NONE;
   std::string whole = *overload ? std::string(name) + "." + overload : name;
-  auto *made = new Front{op, key, std::move(whole), op.getComputedKernelForDispatchKey(key), std::nullopt};
+  auto *made = new Front{op, key, std::move(whole), op.getComputedKernelForDispatchKey(key), nullptr,
+                         std::nullopt};
   PyObject *capsule = PyCapsule_New(made, FRONT, discard);
   if (!capsule) delete made;
   return capsule;
@@ -285,14 +417,16 @@ PyObject *before(PyObject *, PyObject *args) {
 
 PyObject *put(PyObject *, PyObject *args) {
   HANDLE_TH_ERRORS
-  PyObject *capsule, *clear, *passed;
-  if (!PyArg_ParseTuple(args, "OOO", &capsule, &clear, &passed)) return nullptr;
+  PyObject *capsule, *clear, *learn, *count;
+  unsigned long long launcher;
+  if (!PyArg_ParseTuple(args, "OOOOK", &capsule, &clear, &learn, &count, &launcher)) return nullptr;
   Front *front = front_of(capsule);
   if (!front) return nullptr;
-  auto kernel = std::make_shared<Kernel>(
-      front->op, front->original, front->op.getComputedKernelForDispatchKey(front->key), clear, passed);
+  front->kernel = std::make_shared<Kernel>(
+      front->op, front->original, front->op.getComputedKernelForDispatchKey(front->key), clear, learn, count,
+      reinterpret_cast<const Recipes *>(static_cast<uintptr_t>(launcher)));
   front->library.emplace(torch::Library::IMPL, "aten", front->key, __FILE__, __LINE__);
-  front->library->impl(front->name.c_str(), function_of(front->name, std::move(kernel)));
+  front->library->impl(front->name.c_str(), function_of(front->name, front->kernel));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -302,6 +436,17 @@ PyObject *take_out(PyObject *, PyObject *capsule) {
   Front *front = front_of(capsule);
   if (!front) return nullptr;
   front->library.reset();
+  if (front->kernel) front->kernel->tell();
+  front->kernel.reset();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject *tell(PyObject *, PyObject *capsule) {
+  HANDLE_TH_ERRORS
+  Front *front = front_of(capsule);
+  if (!front) return nullptr;
+  if (front->kernel) front->kernel->tell();
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -310,6 +455,7 @@ PyMethodDef methods[] = {
     {"before", before, METH_VARARGS, "Remembers torch's own kernel of an operator."},
     {"put", put, METH_VARARGS, "Stands before the kernel that was put since."},
     {"remove", take_out, METH_O, "Takes it out again."},
+    {"tell", tell, METH_O, "Tells of the calls that were served."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -318,4 +464,4 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "passing", nullptr, -1, methods,
 
 } // namespace
 
-PyMODINIT_FUNC PyInit_passing(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit_passing(void) { return know_words() ? PyModule_Create(&module) : nullptr; }

@@ -21,7 +21,7 @@ def put(overrides: Overrides, decisions: Decisions) -> None:
         ("baddbmm", _product_with_sum),
     ):
         for aten in (name, f"{name}.out"):
-            overrides.put(aten, serving(decisions, aten, ask, _result))
+            overrides.put(aten, serving(decisions, aten, ask, _result, aten == name))
 
 
 def _result(made: tuple[Any, ...], *_: Any, out: Any = None, **__: Any) -> Any:
