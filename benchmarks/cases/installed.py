@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import statistics
@@ -21,6 +22,7 @@ Step = Callable[[], Any]
 PLAIN, SHIPPED = "as it is", "installed"
 EMPTY, OTHERS = "installed, an empty table", "installed, a table of other problems"
 WAYS = (PLAIN, EMPTY, OTHERS, SHIPPED)
+ALL = "installed, all"
 PREPARED = "installed, prepared by measuring"
 MEASURING_SECONDS = 20
 """After which no further calls of a model are measured."""
@@ -121,12 +123,17 @@ MODELS: Mapping[str, Callable[[str], Step]] = {
 
 
 def run(
-    name: str, device: str = "cuda", key: str = "CUDA", ways: Sequence[str] = WAYS
+    name: str,
+    device: str = "cuda",
+    key: str = "CUDA",
+    ways: Sequence[str] = WAYS,
+    step: Step | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Of each way, microseconds of a model's steps, how many calls of a step ours served, and how
     many kinds of calls were passed on to torch. Raises `ValueError` where results are wrong.
 
     key: torch's dispatch key of the device.
+    step: the model's; None to make it.
     """
     import torch
 
@@ -134,10 +141,11 @@ def run(
     from tilewright.torch.installing import decisions
 
     torch.manual_seed(0)
-    step = MODELS[name](device)
+    step = step or MODELS[name](device)
     theirs = step().double()
     shipped = decisions.default_dispatcher
     dispatchers = {EMPTY: knowing([]), OTHERS: knowing(of_others(key)), SHIPPED: shipped()}
+    dispatchers[ALL] = dispatchers[SHIPPED]
     if PREPARED in ways:
         dispatchers[PREPARED] = prepared(step, key)
     found: dict[str, dict[str, Any]] = {
@@ -149,7 +157,8 @@ def run(
                 tilewright.torch.uninstall()
                 if way != PLAIN:
                     decisions.default_dispatcher = lambda way=way: dispatchers[way]
-                    at_work = tilewright.torch.install(_key=key)
+                    only: Any = "all" if way == ALL else "proven"
+                    at_work = tilewright.torch.install(only, _key=key)
                     step()  # decides
                 for _ in range(WARM):
                     timed(step)
@@ -274,14 +283,33 @@ def forward_passes(*ways: str) -> Mapping[str, Sequence[float]]:
 
 def several(names: Sequence[str], ways: Sequence[str]) -> None:
     """Print what `run` says of models one after another, and of one that fails why: a line of JSON
-    for each."""
+    for each. What ours need is built before, side by side for all of them."""
+    steps = built(names) if ALL in ways else {}
     for name in names:
-        print(json.dumps([name, _or_why(name, ways)]), flush=True)
+        print(json.dumps([name, _or_why(name, ways, steps.pop(name, None))]), flush=True)
 
 
-def _or_why(name: str, ways: Sequence[str]) -> Any:
+def built(names: Sequence[str]) -> dict[str, Step]:
+    """Steps of models, those that do not fail, for which all kernels of ours are built."""
+    import torch
+
+    import tilewright.torch
+
+    steps: dict[str, Step] = {}
+    with tilewright.torch.install("all"):
+        for name in names:
+            torch.manual_seed(0)
+            with contextlib.suppress(Exception):  # `run` says why
+                step = MODELS[name]("cuda")
+                step()
+                steps[name] = step
+        wait()
+    return steps
+
+
+def _or_why(name: str, ways: Sequence[str], step: Step | None) -> Any:
     try:
-        return run(name, ways=ways)
+        return run(name, ways=ways, step=step)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
@@ -363,7 +391,7 @@ CASES = (
     ),
     HostTimes(
         "installed-forward", f"{_FORWARD}, as they are and installed",
-        partial(forward_passes, SHIPPED),
+        partial(forward_passes, SHIPPED, ALL),
     ),
     HostTimes(
         "installed-forward-prepared", f"{_FORWARD}, as they are and installed after their calls "

@@ -64,6 +64,7 @@ def test_a_model_that_fails_is_named_after_the_others_are_told(monkeypatch, caps
     monkeypatch.setattr(installed, "run", run)
     installed.several(["bad", "good"], (installed.PLAIN, installed.OTHERS))
     bad, good = capsys.readouterr().out.splitlines()
+    assert installed.built(["bad", "good"]).keys() == {"good"}
     with pytest.raises(ValueError, match=r"^bad: RuntimeError: no such layer$"):
         installed.told([bad, good])
     assert "good, as it is: " in capsys.readouterr().err

@@ -235,7 +235,8 @@ struct Kernel {
     Locked held;
     if (is_forgotten(one->mark)) return forget(number), Tensor();
     Reference scalars(PyTuple_New(0));
-    const int code = scalars.to ? launcher->launch(one->recipe, one->torch, from.data(), at.data(), scalars.to) : -1;
+    if (!scalars.to) raise();
+    const int code = launcher->launch(one->recipe, one->torch, from.data(), at.data(), scalars.to);
     if (code < 0) raise();
     if (code) return {};
     one->calls++;
