@@ -23,6 +23,7 @@ RANGES: Ranges = {
     "sorted_routing": {"rows": (1, 16, 1)},
     "topk_routing_backward": ROWS,
     "sum_of_experts": some_tokens,
+    "sum_of_experts_backward": some_tokens,
     "take_rows": some_tokens,
     "sort_by_expert": {"tokens": (1024, 262144, 1)},
 }

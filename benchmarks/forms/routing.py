@@ -113,6 +113,23 @@ def sum_of_experts(
     return (y if shared is None else y + shared.float()).to(kind(out_dtype))
 
 
+def sum_of_experts_backward(
+    rows: Any, places: Any, dy: Any, weights: Any, routed_scaling_factor: float
+) -> Any:
+    count, (tokens, k) = len(rows), places.shape
+    there = (places >= 0) & (places < count)
+    terms = (dy.float() * routed_scaling_factor)[:, None, :].expand(tokens, k, -1)
+    each = terms if weights is None else terms * weights[..., None].float()
+    flat = torch.where(there, places, count).long().reshape(-1)
+    drows = torch.zeros(count + 1, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    drows[flat] = each.reshape(tokens * k, -1).to(rows.dtype)
+    if weights is None:
+        return drows[:count]
+    chosen = torch.where(there[..., None], rows[torch.where(there, places, 0).long()], 0)
+    dweights = (chosen.float() * terms).sum(-1)
+    return drows[:count], dweights.to(weights.dtype)
+
+
 def take_rows(x: Any, order: Any, places: Any, per_row: int) -> Any:
     there = (order >= 0) & (order < len(x) * per_row)
     rows = x[torch.where(there, order // per_row, 0).long()]
@@ -135,6 +152,7 @@ FORMS = {
     "sort_by_expert": sort_by_expert,
     "sorted_routing": sorted_routing,
     "sum_of_experts": sum_of_experts,
+    "sum_of_experts_backward": sum_of_experts_backward,
     "take_rows": take_rows,
     "topk": topk,
     "topk_routing": topk_routing,

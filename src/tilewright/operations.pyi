@@ -84,6 +84,8 @@ StridedCopyProblem: type[Any]
 StridedCopyConfig: type[Any]
 SumOfExpertsProblem: type[Any]
 SumOfExpertsConfig: type[Any]
+SumOfExpertsBackwardProblem: type[Any]
+SumOfExpertsBackwardConfig: type[Any]
 TakeRowsProblem: type[Any]
 TakeRowsConfig: type[Any]
 TopkProblem: type[Any]
@@ -1168,6 +1170,20 @@ def sum_of_experts(
     routed_scaling_factor: float | None = None,
 ) -> Any:
     """For each token, the weighted sum of its experts' rows: what ends a mixture of experts."""
+
+def sum_of_experts_backward(
+    rows: Array,
+    places: Array,
+    dy: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    weight_dtype: Any | None = None,
+    weights: Array | None = None,
+    routed_scaling_factor: float | None = None,
+) -> Any:
+    """Gradients of `sum_of_experts`: of the rows, and of the routing's weights."""
 
 def take_rows(
     x: Array,

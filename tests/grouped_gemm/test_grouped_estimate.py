@@ -9,7 +9,7 @@ import pytest
 
 from tilewright import ops
 from tilewright.arch import arch, device
-from tilewright.ops.grouped_gemm import GroupedGemmProblem, loads
+from tilewright.ops.grouped_gemm import GroupedGemmProblem, loads, low_tiles
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("grouped_gemm")
@@ -66,9 +66,14 @@ def eight_bits() -> GroupedGemmProblem:
     )  # fmt: skip
 
 
-def test_low_tiles_of_8_bit_floats_wait_for_their_conversion() -> None:
-    us = {(c.pipeline, c.tile_m, c.tile_n): e.total_us for c, e in reversed(ranked(eight_bits()))}
-    assert us["basic", 16, 128] < us["gluon_scaled", 64, 256] < us["basic", 32, 128]
+def test_low_tiles_of_8_bit_floats_wait_for_no_conversion_where_they_are_turned(monkeypatch) -> None:
+    rated = reversed(ranked(eight_bits()))
+    us = {(c.pipeline, c.tile_m, c.tile_n): (c, e.total_us) for c, e in rated}
+    low, turned_us = us["basic", 16, 128]
+    assert turned_us < us["gluon_scaled", 64, 256][1]
+    monkeypatch.setattr(low_tiles, "turned", lambda config, arch: False)
+    ((_, upright_us),) = FAMILY.rank(eight_bits(), [low], H200)
+    assert upright_us.total_us > turned_us
 
 
 def test_a_grid_of_low_tiles_is_resident_at_once_by_its_registers() -> None:

@@ -48,6 +48,22 @@ CASES = {
         {"tokens": 30, "k": 4, "experts": 5, "capacity": 7, "block": 4, "id_dtype": "int32"},
         {"tokens": 900, "k": 3, "experts": 9, "capacity": 250, "id_dtype": "int32"},
     ),
+    "sum_of_experts_backward": (
+        {"tokens": 9, "k": 4, "slots": 36, "width": 256, "has_weights": True},
+        {"tokens": 5, "k": 10, "slots": 40, "width": 90, "has_weights": True},
+        {"tokens": 3, "k": 1, "slots": 7, "width": 600, "dtype": "fp32"},
+        {
+            "tokens": 4,
+            "k": 3,
+            "slots": 14,
+            "width": 40,
+            "rows_stride": 48,
+            "dtype": "fp16",
+            "out_dtype": "fp32",
+            "weight_dtype": "fp16",
+            "has_weights": True,
+        },
+    ),
     "sum_of_experts": (
         {"tokens": 9, "k": 4, "slots": 36, "width": 256, "has_weights": True},
         {"tokens": 5, "k": 10, "slots": 40, "width": 90, "has_weights": True, "has_shared": True},

@@ -40,6 +40,10 @@ CASES = {
         {"tokens": 16385, "per_row": 8, "slots": 131080, "width": 7168},
         {"tokens": 777, "slots": 5000, "width": 2880, "dtype": "fp32"},
     ),
+    "sum_of_experts_backward": (
+        {"tokens": 16385, "k": 8, "slots": 131000, "width": 7168, "has_weights": True},
+        {"tokens": 777, "k": 6, "slots": 5000, "width": 2880, "dtype": "fp32"},
+    ),
     "sum_of_experts": (
         {"tokens": 16385, "k": 8, "slots": 131000, "width": 7168, "has_weights": True},
         {"tokens": 777, "k": 6, "slots": 5000, "width": 2880, "dtype": "fp32", "has_shared": True},

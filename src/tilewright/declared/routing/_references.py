@@ -54,3 +54,15 @@ def stable_order(x: Any) -> Any:
     """The places of elements in ascending order; equal ones in the order in which they are."""
     f = functions(x)
     return f.argsort(x, stable=True) if f.__name__ == "torch" else f.argsort(x, kind="stable")
+
+
+def places(problem: Any, rng: Any) -> Any:
+    """Places, no two alike but those of choices that no expert here serves: one in eight."""
+    import numpy as np
+
+    count = problem.tokens * problem.k
+    made = np.full(max(count, problem.slots), -1)
+    made[: problem.slots] = rng.permutation(problem.slots)
+    made = rng.permutation(made)[:count]
+    made[rng.random(count) < 1 / 8] = -1
+    return made.reshape(problem.tokens, problem.k)

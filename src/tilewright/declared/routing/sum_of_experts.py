@@ -83,51 +83,12 @@ def least(problem: Any) -> int:
     return int(read + written + beside + maps)
 
 
-def drawn(problem: Any, rng: Any) -> Any:
-    """Places, no two alike but those of choices that no expert here serves: one in eight."""
-    import numpy as np
-
-    count = problem.tokens * problem.k
-    made = np.full(max(count, problem.slots), -1)
-    made[: problem.slots] = rng.permutation(problem.slots)
-    made = rng.permutation(made)[:count]
-    made[rng.random(count) < 1 / 8] = -1
-    return made.reshape(problem.tokens, problem.k)
-
-
-def spread(rows: Any, places: Any, arrived: Any, factor: float, weights: Any = None) -> Any:
-    """The gradient of the rows: of each, what arrived for its token, times its weight."""
-    import torch
-
-    count, width = rows.shape
-    k = places.shape[-1]
-    each = arrived.reshape(-1, 1, width).to(torch.float32) * factor
-    each = each.expand(-1, k, -1)
-    if weights is not None:
-        each = each * weights.reshape(-1, k, 1)
-    flat = places.reshape(-1).long()
-    flat = torch.where((flat >= 0) & (flat < count), flat, count)  # one row more is of no place
-    made = torch.zeros((count + 1, width), dtype=rows.dtype, device=rows.device)
-    made[flat] = each.reshape(-1, width).to(rows.dtype)
-    return made[:count]
-
-
-def weighed(rows: Any, places: Any, arrived: Any, factor: float, weights: Any) -> Any:
-    """The gradient of the weights: of each, its row times what arrived for its token."""
-    count = len(rows)
-    there = (places >= 0) & (places < count)
-    if not count:
-        return weights * 0
-    chosen = rows[(places * there).long()].float() * arrived[..., None, :].float()
-    return (chosen.sum(-1) * there * factor).to(weights.dtype)
-
-
 def gradients(problem: Any) -> tuple[Gradient, ...]:
-    weights = ("weights",) * problem.has_weights
-    reads = ("rows", "places", "grad y", "routed_scaling_factor", *weights)
+    weights = {"weights": "weights"} if problem.has_weights else {}
+    of = ("rows", "weights") if problem.has_weights else ("rows",)
+    said = {**weights, "routed_scaling_factor": "routed_scaling_factor"}
     return (
-        Gradient("rows", spread, reads),
-        *(Gradient("weights", weighed, reads),) * problem.has_weights,
+        Gradient(of, "sum_of_experts_backward", ("rows", "places", "grad y"), said),
         *(Gradient("shared", passed, ("shared", "grad y")),) * problem.has_shared,
     )
 
@@ -143,7 +104,7 @@ declare(
         module=__name__,
         operands={
             "rows": In("slots", "width", strides=("rows_stride", 1)),
-            "places": In("*tokens", "k", dtype="int32", values=drawn),
+            "places": In("*tokens", "k", dtype="int32", values=_references.places),
             "weights": In("*tokens", "k", dtype="weight_dtype", optional=True),
             "shared": In("*tokens", "width", optional=True),
             "y": Out("*tokens", "width", dtype="out_dtype"),

@@ -168,7 +168,8 @@ def _rows(
 def _kept(arch: Arch, config: GroupedGemmConfig) -> bool:
     if config.quant and vector_dot(config.one, arch):
         return _is_flat(config)
-    return _worth_having(config) and (arch.backend != "cuda" or _stages(config))
+    of_cuda = arch.backend == "cuda"
+    return _worth_having(config) and not (of_cuda and (_deep(config) or broad(config, arch)))
 
 
 def _is_flat(config: GroupedGemmConfig) -> bool:
@@ -180,11 +181,18 @@ def _is_flat(config: GroupedGemmConfig) -> bool:
     return tile == flat and config.store == "direct"
 
 
-def _stages(config: GroupedGemmConfig) -> bool:
-    """Keeps low tiles to three stages: workgroups that share a compute unit keep its memory busy
-    together, and a fourth stage takes the place of others (docs/notes/moe-layers.md)."""
+def _deep(config: GroupedGemmConfig) -> bool:
+    """Whether a low tile has more than three stages: workgroups that share a compute unit keep its
+    memory busy together, and a fourth stage takes the place of others (docs/notes/moe-layers.md).
+    """
     as_it_is = not (lowbit.concerns(config) or lowbit.widens(config))
-    return not (low_tiles.low(config) and as_it_is and config.num_stages == MOST_STAGES)
+    return low_tiles.low(config) and as_it_is and config.num_stages == MOST_STAGES
+
+
+def broad(config: GroupedGemmConfig, arch: Arch) -> bool:
+    """Whether a low tile is turned and has 256 columns, though no block of its result asks for
+    them: of 20 products on an H200 one of 128 or 64 was the best, or as fast."""
+    return low_tiles.turned(config, arch) and config.tile_n > 128 and not config.quant
 
 
 def _worth_having(config: GroupedGemmConfig) -> bool:
