@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from cases import Programs
@@ -21,6 +23,8 @@ LAYERS = ((32, 56, 64), (32, 28, 128), (32, 14, 256))
 WORDS = ("NHWC", "OHWI", "NHWC")
 FAR = 0.02
 """What an error beside the same in fp32 may be, of its norm."""
+UNTUNED = {"xla_gpu_autotune_level": 0}
+"""How the results in fp32 are compiled, which are computed once: XLA tries no algorithms."""
 
 
 def made(shapes: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -34,7 +38,30 @@ def made(shapes: Sequence[tuple[int, ...]]) -> list[Any]:
     return jax.block_until_ready(made)
 
 
-def steps(ours: Any, theirs: Any, args: Sequence[Any], gradients: bool) -> Steps:
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A function of ours, JAX's own, and the shapes of what they take."""
+
+    ours: Any
+    theirs: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def step(function: Any, count: int, gradients: bool) -> Any:
+    """A step of a function of `count` arrays, under `jax.jit`."""
+    import jax
+    import jax.numpy as jnp
+
+    if not gradients:
+        return jax.jit(lambda *args: (function(*args),))
+
+    def loss(*args: Any) -> Any:
+        return jnp.mean(jnp.square(function(*args).astype("float32")))
+
+    return jax.jit(jax.grad(loss, tuple(range(count))))
+
+
+def steps(pair: Pair, gradients: bool) -> Steps:
     """A step of either side, waited for, after its results were compared with JAX's in fp32.
 
     Raises `AssertionError`.
@@ -42,27 +69,39 @@ def steps(ours: Any, theirs: Any, args: Sequence[Any], gradients: bool) -> Steps
     import jax
     import jax.numpy as jnp
 
-    import tilewright.jax as tj
-
-    def step(function: Any) -> Any:
-        if not gradients:
-            return jax.jit(lambda *args: (function(*args),))
-
-        def loss(*args: Any) -> Any:
-            return jnp.mean(jnp.square(function(*args).astype("float32")))
-
-        return jax.jit(jax.grad(loss, tuple(range(len(args)))))
-
+    args, count = made(pair.shapes), len(pair.shapes)
+    precise = [x.astype("float32") for x in args]
     with jax.default_matmul_precision("highest"):
-        exact = step(theirs)(*(x.astype("float32") for x in args))
-    ways = {"ours": step(ours), "vendor": step(theirs)}
+        lowered = step(pair.theirs, count, gradients).lower(*precise)
+        exact = lowered.compile(compiler_options=UNTUNED)(*precise)
+    ways = {
+        name: step(one, count, gradients)
+        for name, one in (("ours", pair.ours), ("vendor", pair.theirs))
+    }
     if on_gpu():
-        tj.prepare(ways["ours"], *args)
+        build(gradients)
     for name, way in ways.items():
         for found, wanted in zip(way(*args), exact, strict=True):
             error = jnp.linalg.norm((found.astype("float32") - wanted).ravel())
             assert error <= FAR * jnp.linalg.norm(wanted.ravel()), name
     return {name: partial(_done, way, args) for name, way in ways.items()}
+
+
+@cache
+def build(gradients: bool) -> None:
+    """Build the kernels of all programs, side by side."""
+    import jax
+
+    import tilewright.jax as tj
+
+    def prepare(pair: Pair) -> None:
+        given = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in pair.shapes]
+        tj.prepare(step(pair.ours, len(given), gradients), *given)
+
+    with ThreadPoolExecutor() as several:
+        every = [several.submit(prepare, make(*size)) for _, make, sizes in KINDS for size in sizes]
+    for one in every:
+        one.result()
 
 
 def on_gpu() -> bool:
@@ -77,21 +116,20 @@ def _done(way: Any, args: Sequence[Any]) -> object:
     return jax.block_until_ready(way(*args))
 
 
-def product(m: int, n: int, k: int, gradients: bool) -> Steps:
+def product(m: int, n: int, k: int) -> Pair:
     """A layer with a bias and GELU, which XLA computes behind the product."""
     import jax
 
     import tilewright.jax as tj
 
-    return steps(
+    return Pair(
         lambda a, b, bias: tj.gemm(a, b, bias=bias, epilogue="bias+gelu_tanh"),
         lambda a, b, bias: jax.nn.gelu(a @ b + bias, approximate=True),
-        made(((m, k), (k, n), (n,))),
-        gradients,
+        ((m, k), (k, n), (n,)),
     )
 
 
-def attention(batch: int, rows: int, gradients: bool) -> Steps:
+def attention(batch: int, rows: int) -> Pair:
     """Causal attention of a Llama, beside cuDNN's."""
     import jax
 
@@ -110,10 +148,10 @@ def attention(batch: int, rows: int, gradients: bool) -> Steps:
         return jax.lax.map(of_one, (q, k, v))  # the scores of one sequence alone are in memory
 
     shapes = ((batch, rows, heads, DIM) for heads in (HEADS, KEYS, KEYS))
-    return steps(partial(tj.attention, causal=True), theirs, made([*shapes]), gradients)
+    return Pair(partial(tj.attention, causal=True), theirs, tuple(shapes))
 
 
-def convolution(images: int, side: int, channels: int, gradients: bool) -> Steps:
+def convolution(images: int, side: int, channels: int) -> Pair:
     """A 3×3 layer of a ResNet, channels last."""
     import jax
 
@@ -123,24 +161,28 @@ def convolution(images: int, side: int, channels: int, gradients: bool) -> Steps
         pad = ((1, 1), (1, 1))
         return jax.lax.conv_general_dilated(x, w, (1, 1), pad, dimension_numbers=WORDS)
 
-    return steps(
+    return Pair(
         partial(tj.conv, dimension_numbers=WORDS, pad=(1, 1)),
         theirs,
-        made(((images, side, side, channels), (channels, 3, 3, channels))),
-        gradients,
+        ((images, side, side, channels), (channels, 3, 3, channels)),
     )
+
+
+KINDS: tuple[tuple[str, Any, Any], ...] = (
+    ("product", product, SIZES),
+    ("attention", attention, LENGTHS),
+    ("conv", convolution, LAYERS),
+)
 
 
 def _programs(gradients: bool) -> dict[str, Callable[[], Steps]]:
+    def program(make: Callable[..., Pair], size: Sequence[int]) -> Steps:
+        return steps(make(*size), gradients)
+
     end = "-gradients" if gradients else ""
-    kinds: tuple[tuple[str, Any, Any], ...] = (
-        ("product", product, SIZES),
-        ("attention", attention, LENGTHS),
-        ("conv", convolution, LAYERS),
-    )
     return {
-        f"jax-{kind}-{'x'.join(map(str, size))}{end}": partial(make, *size, gradients=gradients)
-        for kind, make, sizes in kinds
+        f"jax-{kind}-{'x'.join(map(str, size))}{end}": partial(program, make, size)
+        for kind, make, sizes in KINDS
         for size in sizes
     }
 

@@ -23,7 +23,7 @@ def test_both_sides_agree(make, size, gradients, monkeypatch):
     monkeypatch.setattr(under_jax, "HEADS", 4)
     monkeypatch.setattr(under_jax, "KEYS", 2)
     monkeypatch.setattr(under_jax, "DIM", 16)
-    steps = make(*size, gradients=gradients)
+    steps = under_jax.steps(make(*size), gradients)
     assert set(steps) == {"ours", "vendor"}
     results = [step() for step in steps.values()]
     assert len(results[0]) == len(results[1])
@@ -32,6 +32,6 @@ def test_both_sides_agree(make, size, gradients, monkeypatch):
 def test_a_wrong_result_is_refused():
     import jax.numpy as jnp
 
-    args = under_jax.made(((8, 8),))
+    pair = under_jax.Pair(lambda x: 1.1 * x, jnp.asarray, ((8, 8),))
     with pytest.raises(AssertionError, match="ours"):
-        under_jax.steps(lambda x: 1.1 * x, jnp.asarray, args, False)
+        under_jax.steps(pair, False)
