@@ -213,6 +213,7 @@ declare(
             ),
         ),
         values={"results": results},
+        constants={"LANES": lambda config: 32 * config.num_warps},
         temporaries={
             "parts": partial(VALUES, "fp32"),
             "whole_parts": partial(VALUES, "int64", ("int",)),

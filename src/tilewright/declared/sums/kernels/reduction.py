@@ -2,9 +2,10 @@
 
 Idea. A workgroup makes KEPT results. It reads tiles of KEPT by BLOCK elements one after another,
 and each lane keeps running results of the elements that it reads: a tile of them in registers. At
-the end they are put together along BLOCK. Where there are too few results to fill the GPU, SPLIT
-workgroups share the elements of each, and a second kernel puts their partial results together: in a
-fixed order, so that results repeat.
+the end they are put together along BLOCK. Of columns whose sums alone are asked for, a lane adds up
+what it has of a tile at once, so that it keeps one vector of them. Where there are too few results
+to fill the GPU, SPLIT workgroups share the elements of each, and a second kernel puts their partial
+results together: in a fixed order, so that results repeat.
 
 Data. Sums are in fp32, of whole numbers in int64. Where neighbours in memory belong to one result,
 lanes are spread along BLOCK; where they belong to different ones (COLUMNS), along KEPT.
@@ -59,6 +60,16 @@ def turns(dtype, alignment, BLOCK):
     there = BLOCK // at_once
     wanted = 8 // at_once if at_once < 8 else 1
     return wanted if wanted < there else there
+
+
+@triton.constexpr_function
+def folds(dtype, alignment, KEPT, BLOCK, LANES):
+    """How many loads a lane makes of a tile of columns, so that those of one load are its own
+    results: it adds the others to them at once, and keeps no running results of each."""
+    at_once = 128 // dtype.primitive_bitwidth
+    at_once = alignment if alignment < at_once else at_once
+    across = LANES * (at_once if at_once < KEPT else KEPT) // KEPT
+    return BLOCK // across if 0 < across < BLOCK else 1
 
 
 @triton.jit
@@ -186,15 +197,18 @@ def reduction(
     x, sums, means, norms, products, maxima, minima, largest, max_at, min_at, parts, whole_parts,
     at_parts, outer, far, middle, near, inner, outer_stride, far_stride, middle_stride,
     near_stride, results, COLUMNS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
-    SPLIT: tl.constexpr, ONCE: tl.constexpr, alignment: tl.constexpr, sum: tl.constexpr,
-    mean: tl.constexpr, norm: tl.constexpr, prod: tl.constexpr, max: tl.constexpr,
-    min: tl.constexpr, absmax: tl.constexpr, argmax: tl.constexpr, argmin: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    SPLIT: tl.constexpr, ONCE: tl.constexpr, LANES: tl.constexpr, alignment: tl.constexpr,
+    sum: tl.constexpr, mean: tl.constexpr, norm: tl.constexpr, prod: tl.constexpr,
+    max: tl.constexpr, min: tl.constexpr, absmax: tl.constexpr, argmax: tl.constexpr,
+    argmin: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """One of SPLIT parts of KEPT results; ONCE: of one tile."""
     if DEPENDENT and SPLIT > 1:
         gdc_launch_dependents()
-    TURNS: tl.constexpr = 1 if COLUMNS else turns(x.dtype.element_ty, alignment, BLOCK)
+    SUMS: tl.constexpr = not (prod or max or min or absmax or argmax or argmin)
+    FOLDED: tl.constexpr = COLUMNS and SUMS
+    FOLDS: tl.constexpr = folds(x.dtype.element_ty, alignment, KEPT, BLOCK, LANES) if FOLDED else 1
+    TURNS: tl.constexpr = FOLDS if COLUMNS else turns(x.dtype.element_ty, alignment, BLOCK)
     ACROSS: tl.constexpr = BLOCK // TURNS
     WHOLE: tl.constexpr = not x.dtype.element_ty.is_floating()
     SUMMED: tl.constexpr = tl.int64 if WHOLE else tl.float32
@@ -224,15 +238,22 @@ def reduction(
         last = first + each + (part < more).to(tl.int32)
         turn, start = divided(first, blocks)
         start *= BLOCK
-    total = tl.zeros((KEPT, TURNS, ACROSS), SUMMED)
-    squares = tl.zeros((KEPT, TURNS, ACROSS), tl.float32)
-    product = tl.full((KEPT, TURNS, ACROSS), 1, SUMMED)
-    top = tl.full((KEPT, TURNS, ACROSS), worst(FOLLOWED, False), FOLLOWED)
-    bottom = tl.full((KEPT, TURNS, ACROSS), worst(FOLLOWED, True), FOLLOWED)
-    most = tl.zeros((KEPT, TURNS, ACROSS), FOLLOWED)
+    # The last dimension is a lane's own where it is folded, else the one before it.
+    FIRST: tl.constexpr = ACROSS if FOLDED else TURNS
+    SECOND: tl.constexpr = TURNS if FOLDED else ACROSS
+    RUNNING: tl.constexpr = 1 if FOLDED else ACROSS
+    total = tl.zeros((KEPT, FIRST, RUNNING), SUMMED)
+    squares = tl.zeros((KEPT, FIRST, RUNNING), tl.float32)
+    product = tl.full((KEPT, FIRST, SECOND), 1, SUMMED)
+    top = tl.full((KEPT, FIRST, SECOND), worst(FOLLOWED, False), FOLLOWED)
+    bottom = tl.full((KEPT, FIRST, SECOND), worst(FOLLOWED, True), FOLLOWED)
+    most = tl.zeros((KEPT, FIRST, SECOND), FOLLOWED)
     # Right also where no value is better: then the first part's first element is the first of all.
-    column_of = tl.arange(0, TURNS)[None, :, None] * ACROSS + tl.arange(0, ACROSS)[None, None, :]
-    top_at = tl.zeros((KEPT, TURNS, ACROSS), tl.int32) + column_of
+    FAR: tl.constexpr = 1 if FOLDED else ACROSS
+    NEAR: tl.constexpr = ACROSS if FOLDED else 1
+    column_of = tl.arange(0, FIRST)[None, :, None] * FAR
+    column_of += tl.arange(0, SECOND)[None, None, :] * NEAR
+    top_at = tl.zeros((KEPT, FIRST, SECOND), tl.int32) + column_of
     bottom_at = top_at
     for _ in range(first, last):
         one = start + column_of
@@ -245,9 +266,12 @@ def reduction(
         values = read.to(FOLLOWED)
         if sum or mean:
             added = values.to(SUMMED)
+            if FOLDED:
+                added = tl.sum(added, 2, keep_dims=True)
             total = added if ONCE else total + added
         if norm:
-            squares += values.to(tl.float32) * values.to(tl.float32)
+            square = values.to(tl.float32) * values.to(tl.float32)
+            squares += tl.sum(square, 2, keep_dims=True) if FOLDED else square
         if prod:
             product *= tl.where(inside, values, 1).to(SUMMED)
         place = turn * near + one
