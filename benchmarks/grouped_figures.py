@@ -66,7 +66,9 @@ FITTED = ("CONVERTED_BY_WARP", "LATENCY_US", "BETWEEN_US")
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A product's kernels, and their medians in microseconds. then, turned: see `THEN`, `TURNED`.
+    """A product's kernels, and their medians in microseconds.
+
+    then, turned: see `THEN`, `TURNED`.
     """
 
     then: bool

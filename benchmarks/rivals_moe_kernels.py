@@ -216,3 +216,15 @@ def add_rows(rows, places, weights, out, width, top_k, BLOCK: tl.constexpr):
         some = tl.load(rows + there * width + at, mask=at < width, other=0.0).to(tl.float32)
         sums = out + (slot // top_k).to(tl.int64) * width + at
         tl.atomic_add(sums, some * tl.load(weights + slot), mask=at < width, sem="relaxed")
+
+
+@triton.jit
+def read(words, out, count, BLOCK: tl.constexpr, PIECES: tl.constexpr):
+    """PIECES times BLOCK 32-bit words, of which nothing but one number is made: what reading takes
+    by itself."""
+    seen = tl.zeros([BLOCK], tl.int32)
+    first = tl.program_id(0).to(tl.int64) * BLOCK * PIECES
+    for piece in tl.static_range(PIECES):
+        at = first + piece * BLOCK + tl.arange(0, BLOCK)
+        seen ^= tl.load(words + at, mask=at < count, other=0, cache_modifier=".cg")
+    tl.store(out + tl.program_id(0), tl.xor_sum(seen, 0))
