@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from served import served
+
 from shared_builds import build_once
 from tilewright import ops
 from tilewright.arch import arch
@@ -25,9 +27,7 @@ DENSE = ConvProblem(8, 128, 256, (32, 32), (3, 3), pad=(1, 1))
 
 def configs(p: ConvProblem, tuned: bool = False) -> list[ConvConfig]:
     """The configs that copy boxes and serve `p`."""
-    spaces = FAMILY.tuning_spaces(p, SM_90) if tuned else [FAMILY.default_space(p, SM_90)]
-    found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    return [c for c in found if c.pipeline in BOXED and FAMILY.supports(c, p, SM_90)]
+    return [*served(p, *BOXED, tuned=tuned)]
 
 
 def built_by_name(kernels: Sequence[ConvConfig], store: Store) -> dict[str, BuildResult]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from served import served
+
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.ops.conv import ConvConfig, ConvProblem
@@ -72,7 +74,4 @@ CASES = {
 
 def configs(p: ConvProblem, ahead: tuple[int, ...] = (2,)) -> list[ConvConfig]:
     """The configs of the pipeline that serve `p`. ahead: rows on their way."""
-    spaces = FAMILY.tuning_spaces(p, SM_90)
-    found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    found = [c for c in found if c.pipeline == PIPELINE and FAMILY.supports(c, p, SM_90)]
-    return [c for c in found if c.num_stages - taps(c)[0] in ahead]
+    return [c for c in served(p, PIPELINE) if c.num_stages - taps(c)[0] in ahead]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from served import served
+
 from tilewright import ops
-from tilewright.arch import arch
 from tilewright.ops.conv import ConvProblem
 
 FAMILY = ops.family("conv")
@@ -71,7 +72,5 @@ OF_DATA |= {
 def configs(p: ConvProblem, name: str = "sm_90", pipeline: str = "packed"):
     """The kernels of a tuning's spaces that are of `pipeline` and serve `p`, the first and the
     last."""
-    this = arch(name)
-    found = [c for space in FAMILY.tuning_spaces(p, this) for c in space.expand(this).configs]
-    served = [c for c in found if c.pipeline == pipeline and FAMILY.supports(c, p, this)]
-    return [served[0], served[-1]]
+    found = served(p, pipeline, name=name)
+    return [found[0], found[-1]]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sim_language as language
 import sim_names
+from served import served
 from sim_values import Fault
 
 from shared_builds import build_once
@@ -30,9 +31,7 @@ ODD = ConvProblem(3, 40, 40, (7, 19), (3, 3), 40, pad=(1, 1))
 
 def configs(p: ConvProblem):
     """The configs of the pipeline that serve `p`."""
-    spaces = FAMILY.tuning_spaces(p, SM_90)
-    found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    return [c for c in found if c.pipeline == gluon_bands.PIPELINE and FAMILY.supports(c, p, SM_90)]
+    return [*served(p, gluon_bands.PIPELINE)]
 
 
 @pytest.fixture(autouse=True)
