@@ -66,7 +66,7 @@ def eight_bits() -> GroupedGemmProblem:
     )  # fmt: skip
 
 
-def test_low_tiles_of_8_bit_floats_wait_for_no_conversion_where_they_are_turned(monkeypatch) -> None:
+def test_low_tiles_of_8_bit_floats_wait_for_no_conversion_where_turned(monkeypatch) -> None:
     rated = reversed(ranked(eight_bits()))
     us = {(c.pipeline, c.tile_m, c.tile_n): (c, e.total_us) for c, e in rated}
     low, turned_us = us["basic", 16, 128]
