@@ -71,9 +71,7 @@ declare(
         axes=_pieces.AXES,
         temporaries={"owner": Scratch(lambda p, _: (p.slots,), "int32", "kept_zero")},
         parts=(
-            kernel(
-                "owners", f"{_KERNELS}:owners", lambda p, _: (-(-p.tokens * p.k // CHOICES),)
-            ),
+            kernel("owners", f"{_KERNELS}:owners", lambda p, _: (-(-p.tokens * p.k // CHOICES),)),
             kernel("spread", f"{_KERNELS}:spread", lambda p, _: (p.slots,)),
         ),
         values={"choices": lambda p, _: p.tokens * p.k},
