@@ -9,10 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewright as tw  # noqa: E402
-from tilewright import default, loader  # noqa: E402
+from tilewright import default, loader, without_gpu  # noqa: E402
 from tilewright.arch import arch, device  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult  # noqa: E402
-from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.preparing import Preparation  # noqa: E402
 from tilewright.torch import prepare, sums  # noqa: E402
@@ -59,7 +58,9 @@ def launched(monkeypatch, step) -> set:
     seen = set()
     with monkeypatch.context() as patch:
         patch.setattr(
-            Dispatcher, "_interpret", lambda self, family, config, given, _: seen.add(given.problem)
+            without_gpu,
+            "interpret",
+            lambda planner, family, config, given, _: seen.add(given.problem),
         )
         patch.setattr(sums, "_ours", lambda x: True)  # as if on a GPU
         step()
