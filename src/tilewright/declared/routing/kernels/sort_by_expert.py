@@ -5,7 +5,8 @@ before it. Both are counted by comparing, so no two workgroups write the same el
 added atomically, and rows of an expert keep their order.
 
 - Few rows: `alone`, one launch. Each workgroup has an expert. It counts the rows of all experts,
-  which says where its own begin, then walks over the rows once more and numbers its own.
+  or without blocks those of experts up to its own, which says where its own begin, then walks over
+  the rows once more and numbers its own.
 - Many rows: `count` counts the rows of each expert in each chunk of CHUNK rows; `scan` turns these
   counts into how many rows of earlier chunks each expert has; `place` sorts a chunk by expert and
   row, in registers. A row's place among its expert's rows of the chunk is its place in the sorted
@@ -77,6 +78,24 @@ def counted(
 
 
 @triton.jit
+def compared(
+    ids, expert_map, expert, rows, global_experts, experts: tl.constexpr,
+    has_expert_map: tl.constexpr,
+):  # fmt: skip
+    """How many rows one expert has, how many it and those before it have, and how many all."""
+    mine = tl.zeros((WALKED,), tl.int32)
+    up_to = tl.zeros((WALKED,), tl.int32)
+    every = tl.zeros((WALKED,), tl.int32)
+    for start in range(0, rows, WALKED):
+        at = start + tl.arange(0, WALKED)
+        found = experts_at(ids, expert_map, at, rows, global_experts, experts, has_expert_map)
+        mine += (found == expert).to(tl.int32)
+        up_to += ((found >= 0) & (found <= expert)).to(tl.int32)
+        every += (found >= 0).to(tl.int32)
+    return tl.sum(mine, 0), tl.sum(up_to, 0), tl.sum(every, 0)
+
+
+@triton.jit
 def one_of(values, at):
     """The element of a tile of one dimension at a place."""
     return tl.sum(tl.where(tl.arange(0, values.shape[0]) == at, values, 0), 0)
@@ -125,15 +144,22 @@ def alone(
 ):  # fmt: skip
     """One expert."""
     expert = tl.program_id(0)
-    count = counted(ids, expert_map, 0, rows, rows, global_experts, experts, has_expert_map)
-    count = tl.minimum(count, capacity) if capacity > 0 else count
-    padded = (count + block - 1) // block * block
-    end = tl.cumsum(padded, 0)
-    my_count, my_padded, my_end = one_of(count, expert), one_of(padded, expert), one_of(end, expert)
+    if block == 1 and capacity == 0:
+        my_count, my_end, every = compared(
+            ids, expert_map, expert, rows, global_experts, experts, has_expert_map
+        )
+        my_padded = my_count
+    else:
+        count = counted(ids, expert_map, 0, rows, rows, global_experts, experts, has_expert_map)
+        count = tl.minimum(count, capacity) if capacity > 0 else count
+        padded = (count + block - 1) // block * block
+        end = tl.cumsum(padded, 0)
+        my_count, my_padded = one_of(count, expert), one_of(padded, expert)
+        my_end, every = one_of(end, expert), tl.sum(padded, 0)
     tl.store(counts + expert, my_count)
     fill(
         order, block_experts, ends, total, sorted_weights, expert, my_count, my_padded, my_end,
-        tl.sum(padded, 0), rows, slots, blocks, experts, block, has_weights,
+        every, rows, slots, blocks, experts, block, has_weights,
     )  # fmt: skip
     before = my_end - my_padded
     for start in range(0, rows, WALKED):
