@@ -226,15 +226,15 @@ def _any(p: Any) -> bool:
 
 
 CLASSES |= {
-    "conv_data_many": _many("conv_data", 40, 130, _one_tap),
-    "conv_forward_many": _many("conv_forward", 26, 110, _one_tap),
-    "gemm_fp8_many": _many("gemm_fp8", 30, 160, _any),
-    "gemm_many": _many("gemm", 26, 160, _any),
-    "conv_weights_many": _many("conv_weights", 8, 100, _one_tap),
+    "conv_data_many": _many("conv_data", 24, 130, _one_tap),
+    "conv_forward_many": _many("conv_forward", 8, 110, _one_tap),
+    "gemm_fp8_many": _many("gemm_fp8", 28, 160, _any),
+    "gemm_many": _many("gemm", 28, 160, _any),
+    "conv_weights_many": _many("conv_weights", 6, 100, _one_tap),
     "attention_many": replace(
         _tuned("attention", 20, 120, _any), design=Design(24, first=12, slowest=SLOWEST)
     ),
-    "conv_data_tuned": _tuned("conv_data", 14, 260, _several_taps),
+    "conv_data_tuned": _tuned("conv_data", 8, 200, _several_taps),
     "conv_forward_tuned": _tuned("conv_forward", 10, 160, _several_taps),
     "conv_weights_tuned": _tuned("conv_weights", 22, 200, _several_taps),
     "gemm_gradients": Class(
