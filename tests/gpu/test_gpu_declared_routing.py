@@ -127,3 +127,31 @@ def test_gradients_are_torchs(scoring):
         made = torch.softmax(wide.gather(-1, at), -1)
     (right,) = torch.autograd.grad(made, wide, arrived.double())
     torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("slots", [5000, 7000])
+def test_gradients_of_a_sum_of_experts_are_torchs(slots):
+    """Some rows have no choice, and some choices no row; and the same bits come twice."""
+    tokens, k, width = 777, 8, 520
+    draw = torch.Generator("cuda").manual_seed(1)
+    places = torch.full((tokens * k,), -1, device="cuda", dtype=torch.int32)
+    some = torch.randperm(tokens * k, generator=draw, device="cuda")[:4500]
+    places[some] = torch.randperm(slots, generator=draw, device="cuda")[:4500].int()
+    places = places.reshape(tokens, k)
+    rows = torch.randn(slots, width, device="cuda", generator=draw).bfloat16()
+    weights = torch.rand(tokens, k, device="cuda", generator=draw)
+    dy = torch.randn(tokens, width, device="cuda", generator=draw).bfloat16()
+    given = rows.requires_grad_(), weights.requires_grad_()
+
+    def gradients():
+        y = tw.sum_of_experts(given[0], places, weights=given[1], routed_scaling_factor=2.5)
+        return torch.autograd.grad(y, given, dy)
+
+    wide = [one.detach().double().requires_grad_() for one in given]
+    there = (places >= 0)[..., None]
+    terms = torch.where(there, wide[0][places.clamp(min=0).long()], 0) * wide[1][..., None]
+    right = torch.autograd.grad(terms.sum(1) * 2.5, wide, dy.double())
+    first, again = gradients(), gradients()
+    assert all(map(torch.equal, first, again))
+    torch.testing.assert_close(first[0].double(), right[0], rtol=1e-2, atol=1e-6)
+    torch.testing.assert_close(first[1].double(), right[1], rtol=1e-4, atol=1e-3)

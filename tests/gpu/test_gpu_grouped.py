@@ -6,7 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
-from grouped_cases import cases, config, epilogues, gathered, of_any_number  # noqa: E402
+from grouped_cases import (  # noqa: E402
+    cases,
+    config,
+    epilogues,
+    gathered,
+    of_any_number,
+    turned_tiles,
+)
 from grouped_lowbit_cases import cases as of_few_bits  # noqa: E402
 from grouped_lowbit_cases import zero_points  # noqa: E402
 from grouped_scale_cases import cases as scaled  # noqa: E402
@@ -36,6 +43,15 @@ def test_every_kind_of_kernel_is_right(dispatcher, number):
     kernel, problem = CASES[number]
     result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
     assert result.ok, f"{kernel.name} on {problem}: {result}"
+
+
+@pytest.mark.skipif(ARCH != "sm_90", reason="low tiles are turned on sm_90")
+@pytest.mark.parametrize("number", range(len(turned_tiles())))
+def test_low_tiles_that_are_turned_are_right(dispatcher, number):
+    kernel, problem = turned_tiles()[number]
+    for seed in range(3):
+        result = verify.verify(dispatcher, problem, kernel.name, seed=seed, device="cuda:0")
+        assert result.ok, f"{kernel.name} on {problem}: {result}"
 
 
 @pytest.mark.parametrize("form", ["contiguous", "masked"])
