@@ -152,6 +152,34 @@ def test_a_graph_holds_what_it_captured():
         assert served(ours) == before
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "attention"])
+def test_repeated_calls_read_what_they_are_given(name):
+    """Calls that C++ repeats: on other tensors, on another stream, and within a graph."""
+    call, exact, shapes, aten = MODELS[name]
+    every = [[randn(*shape) for shape in shapes] for _ in range(4)]
+    right = [exact(*(x.double() for x in given)) for given in every]
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with install("all") as ours, torch.no_grad():
+        for _ in range(2):
+            call(*every[0])
+        assert all(
+            far(call(*given), wanted) < 0.01 for given, wanted in zip(every, right, strict=True)
+        )
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            found = [call(*given) for given in every]
+        torch.cuda.current_stream().wait_stream(side)
+        assert all(far(one, wanted) < 0.01 for one, wanted in zip(found, right, strict=True))
+        with torch.cuda.graph(graph):
+            captured = call(*every[0])
+        for given, wanted in zip(every, right, strict=True):
+            for x, y in zip(every[0], given, strict=True):
+                x.copy_(y)
+            graph.replay()
+            assert far(captured, wanted) < 0.01
+    assert served(ours) == {aten: 11}
+
+
 @pytest.fixture
 def shipped(monkeypatch):
     """The folder of the tables that come with the package, which are hidden from other tests."""
