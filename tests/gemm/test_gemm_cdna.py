@@ -389,6 +389,7 @@ def test_shared_tiles_meet_in_whole_vectors(store):
         assert loads and all(line.startswith("buffer_load_dwordx4") for line in loads)
 
 
+@pytest.mark.turns(6)
 def test_both_schedulers_are_one_binary(store):
     requests = [(kernel("gfx942", scheduler=s), "gfx942") for s in ("tile", "persistent")]
     tile, persistent = (store.read(r.kernel) for r in build_once(requests, store).results)

@@ -154,7 +154,7 @@ def test_both_kernels_are_right_whatever_the_parts_held(c):
     assert np.array_equal(*(r.view(np.uint8) for r in results))
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("layout", ["rcr", "rcc"])
 @pytest.mark.parametrize("chain", ["", "bias+gelu", "swiglu"])
 def test_of_many_parts_several_are_read_at_once(layout, chain):

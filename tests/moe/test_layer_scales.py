@@ -44,7 +44,7 @@ def off(y, wanted):
 GPT_OSS = {"interleaved": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0}
 
 
-@pytest.mark.grid(5)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ROUNDED)
 @pytest.mark.parametrize("said", [{}, GPT_OSS], ids=["swiglu", "gpt-oss"])
 def test_scales_that_are_no_blocks(name, said):
@@ -91,7 +91,7 @@ HELD_IN_16 = {
 }
 
 
-@pytest.mark.grid(6)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", HELD_IN_16)
 @pytest.mark.parametrize("said", [{}, GPT_OSS, {"weights_first": True}], ids=str)
 def test_weights_in_8_bits_beside_tokens_in_16(name, said):
