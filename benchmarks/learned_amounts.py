@@ -16,6 +16,10 @@ FEW = 80
 COUNTS = (8, 12, 16, 24, 64)
 TRADES = ((12, 1.0), (16, 0.75), (24, 0.5))
 DRAWS = 3
+CURVE = (0.25, 0.5, 0.75, 1.0)
+SEEDS = 2
+MANY = 64
+"""Kernels of a problem, from which on the curve judges by it."""
 
 
 def chance(of: Any) -> str:
@@ -81,6 +85,53 @@ def _data(command: str, shares: Sequence[float]) -> None:
         }
         print(lesson, json.dumps(result[lesson]), flush=True)
         record(command, result)
+
+
+def curve() -> None:
+    result = recorded().get("curve", {})
+    for lesson, some, others in sheets():
+        judges = [sheet for sheet in some if len(sheet.block.us) >= MANY]
+        if lesson in result or len(judges) < FEW // 2:
+            continue
+        drawn = [_curve(lesson, some, others, seed) for seed in range(SEEDS)]
+        result[lesson] = {"problems": len(judges), "draws": drawn}
+        print(lesson, json.dumps(result[lesson]), flush=True)
+        record("curve", result)
+
+
+def _curve(lesson: str, some: Sequence[Any], others: Sequence[Any], seed: int) -> dict[str, Any]:
+    """What models choose that learned from shares of the kin, of problems of many kernels."""
+    from unittest.mock import patch
+
+    from tilewright.learn import judge
+    from tilewright.learn.train import PARAMETERS, train
+
+    def order(sheet: Any) -> str:
+        return chance(f"{seed} {judge.kin(sheet)}")
+
+    some = sorted(some, key=order)
+    shares: dict[float, list[tuple[float, int]]] = {share: [] for share in CURVE}
+    taught: dict[float, list[int]] = {share: [] for share in CURVE}
+    for part in judge.folds(some):
+        held = [some[n] for n in part]
+        rest = [sheet for n, sheet in enumerate(some) if n not in {*part}]
+        kins = [*dict.fromkeys(judge.kin(sheet) for sheet in rest)]
+        for share in CURVE:
+            few = {*kins[: round(share * len(kins))]}
+            own = [sheet for sheet in rest if judge.kin(sheet) in few]
+            away = judge.no_kin(others, held)
+            with patch.dict(PARAMETERS, seed=seed):
+                model = train(own, lesson, beside=away[: round(share * len(away))])
+            found = [judge.verdict(model, s) for s in held if len(s.block.us) >= MANY]
+            shares[share] += [(v.share[1], v.ranks[1]) for v in found]
+            taught[share].append(sum(len(sheet.block.us) for sheet in own))
+    return {
+        f"{share:.0%}": {
+            "pairs": round(sum(taught[share]) / len(taught[share])),
+            "learned": shown(judge.figures_of(shares[share])),
+        }
+        for share in CURVE
+    }
 
 
 def cut(some: Sequence[Any], count: int, draw: str = "") -> list[Any]:

@@ -5,6 +5,7 @@
     python benchmarks/learned_methods.py noise      # what a model that makes no mistake would reach
     python benchmarks/learned_methods.py data       # with a part of the data
     python benchmarks/learned_methods.py few        # with 5 % of it alone
+    python benchmarks/learned_methods.py curve      # with shares of the kin, judged by many kernels
     python benchmarks/learned_methods.py twice FIRST SECOND     # what differs from run to run
     python benchmarks/learned_methods.py kernels    # with some kernels of each problem
     python benchmarks/learned_methods.py trade      # many kernels of few problems, or the reverse
@@ -29,6 +30,9 @@ noise: times are drawn anew about those measured, as their samples spread. What 
     places of memory is not in it.
 data: of the problems that are not held out, only a part is learned from. Where these are of fewer
     kin than `INNER`, nothing can be held out to set a least gain, and `UNGUARDED` is taken.
+curve: as `data`, by kin: a quarter, half, three quarters and all of the kin that are not held out.
+    Judged by the problems of `MANY` kernels and more alone, the same for all shares, in `SEEDS`
+    draws of parts, shares and trees.
 twice: two files of measurements, of two runs. On problems that both timed, by the kernels that both
     timed: what the kernel that is fastest in one run is worth in the other, both ways. No choice
     that a model makes is expected to have a better least.
@@ -54,7 +58,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from learned_amounts import data, few, kernels, trade
+from learned_amounts import MANY, curve, data, few, kernels, trade
 from learned_needless import FILES, figures
 from learned_records import DATA, INNER, SHOWN, measured, record, recorded, sheets, shown
 
@@ -280,7 +284,7 @@ def noise() -> None:
     spread = {(c.problem, c.kernel): (*c.interval_us, c.us, c.samples) for c in cells}
     by_chance, result = np.random.default_rng(0), {}
     for lesson, blocks in matrix.by_lesson(matrix.blocks(cells)).items():
-        ceiling, again = [], []
+        ceiling, again, of_many = [], [], []
         for block in blocks:
             told = [spread[block.problem, config.name] for config in block.us]
             us = np.array([middle for _, _, middle, _ in told])
@@ -295,12 +299,22 @@ def noise() -> None:
             for _ in range(DRAWN):
                 drawn = us * np.exp(by_chance.normal(size=len(us)) * pooled)
                 ceiling.append(float(drawn.min() / drawn[us.argmin()]))
+                if len(us) >= MANY:
+                    of_many.append(ceiling[-1])
                 two = np.array([by_chance.permutation(one)[:2] for one in samples]).T
                 again.append(two[1].min() / two[1][two[0].argmin()])
         result[lesson] = {
             word: shown(judge.figures_of([(float(share), 1) for share in shares]))
             for word, shares in (("ceiling", ceiling), ("one sample", again))
         }
+        if of_many:
+            result[lesson]["of many"] = {
+                "problems": len(of_many) // DRAWN,
+                "ceiling": shown(judge.figures_of([(share, 1) for share in of_many])),
+                "least of a draw": round(
+                    100 * float(np.median([min(of_many[at::DRAWN]) for at in range(DRAWN)])), 2
+                ),
+            }
         draws = [min(ceiling[at::DRAWN]) for at in range(DRAWN)]
         result[lesson]["least of a draw"] = round(100 * float(np.median(draws)), 2)
         print(lesson, json.dumps(result[lesson]), flush=True)
@@ -338,7 +352,7 @@ def twice(paths: Sequence[Path]) -> None:
 
 COMMANDS = {
     "methods": methods, "silence": silence, "noise": noise, "data": data, "few": few,
-    "kernels": kernels, "trade": trade,
+    "curve": curve,     "kernels": kernels, "trade": trade,
 }  # fmt: skip
 
 

@@ -124,8 +124,8 @@ def _subject(lesson: str) -> list[str]:
 
 def no_kin(sheets: Sequence[Sheet], held: Sequence[Sheet]) -> list[Sheet]:
     """Those of `sheets` that are of no kin of `held`."""
-    kins = {*map(_kin, held)}
-    return [sheet for sheet in sheets if _kin(sheet) not in kins]
+    kins = {*map(kin, held)}
+    return [sheet for sheet in sheets if kin(sheet) not in kins]
 
 
 def too_few(sheets: Sequence[Sheet], count: int = FOLDS) -> str:
@@ -142,11 +142,12 @@ def _kins(sheets: Sequence[Sheet]) -> dict[Hashable, list[int]]:
     """The numbers of sheets by the kin of their problems."""
     kins: dict[Hashable, list[int]] = {}
     for number, sheet in enumerate(sheets):
-        kins.setdefault(_kin(sheet), []).append(number)
+        kins.setdefault(kin(sheet), []).append(number)
     return kins
 
 
-def _kin(sheet: Sheet) -> Hashable:
+def kin(sheet: Sheet) -> Hashable:
+    """Of a sheet's problem."""
     problem = sheet.block.problem
     return ops.family(problem.family).kin(problem)
 

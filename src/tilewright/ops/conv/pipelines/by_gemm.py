@@ -47,7 +47,10 @@ def judge(c: ConvConfig, arch: Arch) -> Verdict:
 
 def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
     """Whether GEMM's kernel computes the product that `p` is."""
-    if (reason := _refusal(c, p)) is not None:
+    reason = turning.refusal(c.turned, p)
+    if reason is None:
+        reason = _channels_refusal(c, p, turning.turned_arrays(c.turned))
+    if reason is not None:
         return no("turned", reason)
     of = product(turning.inside(p, c.turned))
     if isinstance(of, str):
@@ -56,12 +59,11 @@ def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
     return verdict if verdict else no(verdict.rule, f"as {of}: {verdict.reason}")
 
 
-def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    """Why the layout steps of `c` cannot turn the arrays of `p`, or None. A product may skip
-    pixels, and its rows be whole where a pixel's channels are not."""
-    if (reason := turning.refusal(c.turned, p)) is not None:
-        return reason
-    for name in turning.turned_arrays(c.turned):
+def _channels_refusal(c: ConvConfig, p: ConvProblem, turned: Sequence[str]) -> str | None:
+    """Why the kernel between the layout steps does not compute the channels of the arrays that
+    `c` turns, or None. A product may skip pixels, and its rows be whole where a pixel's channels
+    are not."""
+    for name in turned:
         channels, whole = p.shape_of(name)[1], turning.whole_channels(c, name)
         if channels % whole:
             return f"{channels} channels of {name} are no multiple of {whole}"
@@ -121,7 +123,8 @@ def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:
         return []
     of, kernels = product(turning.inside(p, c[0].turned)), c.gemm_config
     found = [] if isinstance(of, str) else PRODUCTS.serving(of, Pool(kernels, kernels), arch)
-    return [i for i in found if _refusal(c[i], p) is None] if c[0].turned else found
+    turned = turning.turned_arrays(c[0].turned)
+    return [i for i in found if _channels_refusal(c[i], p, turned) is None] if turned else found
 
 
 def _product(p: ConvProblem) -> GemmProblem:
