@@ -427,3 +427,18 @@ def test_more_tokens_than_one_workgroup_holds_are_refused():
     for tokens, experts, k in ((33, 64, 4), (17, 512, 2)):
         with pytest.raises(BadArgument, match="call topk_routing and sort_by_expert"):
             tw.sorted_routing(logits(tokens, experts), k=k)
+
+
+def test_of_choices_with_one_place_one_has_its_gradients():
+    rng = np.random.default_rng(4)
+    rows, dy = (rng.standard_normal((2, 8), np.float32) for _ in range(2))
+    weights = np.array([[0.5, 0.25], [2.0, 4.0]], np.float32)
+    places = np.array([[1, 1], [0, -1]], np.int32)
+    made = np.full((2, 8), np.nan, np.float32), np.full((2, 2), np.nan, np.float32)
+    drows, dweights = tw.sum_of_experts_backward(rows, places, dy, weights=weights, out=made)
+    np.testing.assert_allclose(drows[0], 2 * dy[1], rtol=1e-5)
+    np.testing.assert_allclose(dweights[1], [rows[0] @ dy[1], 0], rtol=1e-4)
+    owner = int(dweights[0, 1] != 0)
+    np.testing.assert_allclose(dweights[0, owner], rows[1] @ dy[0], rtol=1e-4)
+    np.testing.assert_allclose(drows[1], weights[0, owner] * dy[0], rtol=1e-5)
+    assert dweights[0, 1 - owner] == 0

@@ -3,10 +3,11 @@
 Idea. A row belongs to one choice at most. `owners` writes down whose it is; then a workgroup of
 `spread` has one row: it reads what arrived for the row's token, writes it times the weight, and
 sums its products with the row, which are the gradient of the weight. Rows without an owner get
-zeros, and so do weights of choices without a row.
+zeros, and so do weights of choices without a row of their own: of choices with one place, one has
+the row.
 
-Order. Each element has one writer, and a sum one order: the bits are the same in every run, if no
-two choices have one place.
+Order. Each element has one writer at a time, and a sum one order: the bits are the same in every
+run, if no two choices have one place.
 
 Data. Rows are read and their gradients written once; what arrives is read k times, some of it from
 the cache.
@@ -29,7 +30,7 @@ def owners(places, dweights, owner, choices, slots, has_weights: tl.constexpr):
     there = (place >= 0) & (place < slots)
     tl.store(owner + tl.where(there, place, 0), at + 1, there)
     if has_weights:
-        tl.store(dweights + at, 0.0, (at < choices) & (there == 0))
+        tl.store(dweights + at, 0.0, at < choices)
 
 
 @triton.jit
