@@ -42,7 +42,7 @@ def prepared(model, load="balanced", tokens=9):
     return cell, moe_layers.operands(cell, "cpu"), moe_layers.routings(cell, "cpu")
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("model", SIZES)
 @pytest.mark.parametrize("load", LOADS)
 def test_all_sides_compute_what_is_right(model, load, monkeypatch):

@@ -134,7 +134,7 @@ def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, mo
         lambda *of, **how: copies.append(copied(*of, **how)) or copies[-1],
     )
     rng, shown = random.Random(selection.chance(kind.__name__)), Shown(driver)
-    for _ in range(selection.share(40, 3)):
+    for _ in range(selection.share(40, 8)):
         call, given = kind(rng)
         wanted = tuple(rng.sample([*given], rng.randint(1, len(given))))
         step = trained(call, wanted, rng.choice(ARRIVING))
