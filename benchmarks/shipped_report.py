@@ -142,11 +142,10 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
     }
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     lines = [
-        "# What the tables here hold, and what it is worth",
+        "# What the shipped tables hold, and what they are worth",
         "",
-        "Rows by what problems have besides their sizes, and by GPU. The tables were made by "
-        "`tilewright tune`; *by finals*: its finals decided them, the others are what a search "
-        "found.",
+        "Rows are counted by what problems have besides their sizes, and by GPU. `tilewright tune` "
+        "made the tables. *By finals*: how many rows its finals decided; a search found the others.",
         "",
         *holds(kinds),
         "",
