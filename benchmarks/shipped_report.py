@@ -145,7 +145,8 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
         "# What the shipped tables hold, and what they are worth",
         "",
         "Rows are counted by what problems have besides their sizes, and by GPU. `tilewright tune` "
-        "made the tables. *By finals*: how many rows its finals decided; a search found the others.",
+        "made the tables. *By finals*: how many rows its finals decided; a search found the "
+        "others.",
         "",
         *holds(kinds),
         "",
