@@ -123,6 +123,7 @@ def collected(folder: Path, *options: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
+@pytest.mark.turns(2)
 def test_marks_say_what_a_run_has(tmp_path: Path) -> None:
     short = collected(tmp_path, "--turn", "a")
     assert short == collected(tmp_path, "--turn", "a") != collected(tmp_path, "--turn", "b")

@@ -35,7 +35,7 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     ("name", "dtype", "head_dim"),
     [

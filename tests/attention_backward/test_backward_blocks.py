@@ -94,6 +94,7 @@ def mask_of(*shape, share=0.4):
     return np.random.default_rng(7).uniform(size=shape) < share
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("mask", MASKS)
 def test_lists_have_the_queries_that_see_a_block_whole_ones_first(mask):
     p = problem_of(16 * 300 + 3, 100, head_dim=16, block_size=16, **MASKS[mask])

@@ -76,6 +76,7 @@ def test_what_is_not_right_is_left_out_and_ours_must_be():
             case.right(cell, given, {name: nothing}, routed)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("model", SIZES)
 def test_kernels_that_are_built_ahead_are_those_of_calls(model, tmp_path, monkeypatch):
     cell, given, routed = prepared(model)

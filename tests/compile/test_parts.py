@@ -77,6 +77,7 @@ def test_a_config_is_usable_when_all_its_parts_are(built: Store) -> None:
     assert found is not None and [*found] == [*PARTS] and found["reduce"].entry == "tile"
 
 
+@pytest.mark.turns(2)
 def test_a_part_that_is_gone_is_built_again(built: Store, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     keys = part_keys(TWO, "sm_90")

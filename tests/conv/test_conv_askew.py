@@ -147,6 +147,7 @@ def test_steps_of_few_channels_and_filters_are_as_deep_as_memory_is_away():
     assert max(c.tile_k for c in more) == 64
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ["sm_80", *ARCHS])
 def test_spaces(name):
     for direction in DIRECTIONS:
@@ -175,7 +176,7 @@ def test_nothing_is_turned_where_rows_are_no_whole_16_bytes(dispatcher, directio
     assert FAMILY.estimate(chosen, p, device("h200_sxm")).total_us > 0
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", selection.architectures(ARCHS))
 def test_nothing_spills(name, store):
     some = []

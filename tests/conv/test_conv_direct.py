@@ -84,7 +84,7 @@ def test_results_are_the_references(dispatcher, direction, case):
             assert found.ok, (problem, found)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8", "e4m3fn"])
 def test_dtypes_layouts_and_dilations(dispatcher, dtype):

@@ -51,7 +51,7 @@ def grouped(seed: int) -> tuple[ConvProblem, int]:
     return found, min(merged, 1 << (groups - 1).bit_length())
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_several_groups_in_a_tile(dispatcher, seed):
     problem, count = grouped(seed)

@@ -207,6 +207,7 @@ def test_what_is_chosen_is_right(case):
     assert worst_error(c, few, SMALL, 3) <= 1, c.name
 
 
+@pytest.mark.turns(2)
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")  # of the reference
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 def test_what_is_infinite_in_one_group_stays_there(direction):

@@ -146,7 +146,7 @@ def test_small_images_are_neither_turned_nor_made_on_the_vector_units(direction,
     assert (chosen.pipeline, chosen.turned) == ("planes", "")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", selection.architectures(ARCHS))
 def test_nothing_spills(name, store):
     some = []

@@ -44,7 +44,7 @@ def configs(p, this=SM_90):
     return [c for c in found if c.turned == SWAPPED and FAMILY.supports(c, p, this)]
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("p", CASES, ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_it_is_right(p, direction):

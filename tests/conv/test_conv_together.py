@@ -48,6 +48,7 @@ def configs(p: ConvProblem):
     return [*found.values()]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("p", CASES.values(), ids=CASES)
 def test_it_is_right(p):
     """In the simulation, each pipeline's, several tiles a workgroup."""

@@ -143,6 +143,7 @@ STEM = ConvProblem(4, 3, 16, (24, 24), (3, 3), pad=(1, 1), direction="weights")
 DEPTHWISE = ConvProblem(4, 24, 24, (24, 24), (3, 3), groups=24, pad=(1, 1), direction="weights")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("p", "pipeline"),
     [(STEM, "implicit"), (STEM, "packed"), (DEPTHWISE, "depthwise")],

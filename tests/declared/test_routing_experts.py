@@ -410,6 +410,7 @@ def test_sums_of_no_tokens_and_of_no_rows():
         tw.sum_of_experts(np.ones((4, 32), np.float32), np.zeros((2, 0), np.int32))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("tokens", "experts", "k"), [(1, 8, 2), (16, 128, 8), (7, 100, 5)])
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_a_few_tokens_are_sorted_as_by_two_operations(tokens, experts, k, scoring):

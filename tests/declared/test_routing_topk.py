@@ -79,6 +79,7 @@ def test_every_kernel_that_sorts_is_right(columns, k, dtype):
     right(stated, configs)
 
 
+@pytest.mark.turns(2)
 @given(
     seed=st.integers(0, 2**32 - 1),
     levels=st.sampled_from([1, 3, 40, 100_000]),
@@ -116,6 +117,7 @@ def test_every_kernel_is_right(columns, k, dtype):
     right(stated, configs)
 
 
+@pytest.mark.turns(2)
 @given(
     seed=st.integers(0, 2**32 - 1),
     levels=st.sampled_from([1, 3, 40, 300, 100_000]),

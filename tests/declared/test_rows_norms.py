@@ -193,6 +193,7 @@ def test_short_rows_of_layer_norms_share_what_is_loaded_for_a_column():
     assert chosen("layer_norm", rows=256, columns=3072)[1].ROWS == 1
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_rows_ahead_are_copied_to_shared_memory(target, store):
     problem = chosen("rms_norm", rows=1000, columns=20000, has_w=True)[0]

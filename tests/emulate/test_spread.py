@@ -151,7 +151,7 @@ def executed_products(name: str) -> set[tuple[object, ...]]:
     return set().union(*map(values, configs))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_kernels_that_other_tests_build_is_executed(name):
     this = arch(name)

@@ -86,7 +86,7 @@ def test_twenty_thousand_inputs_are_tried() -> None:
     assert sum(count for _, count in READERS.values()) == 20_000
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", READERS)
 def test_mutated_inputs_give_typed_errors_at_once_and_in_little_memory(
     name: str, tmp_path: Path

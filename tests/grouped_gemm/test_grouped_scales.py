@@ -200,7 +200,7 @@ def test_scales_cost_time_and_the_default_space_has_kernels_for_them():
     assert FAMILY.estimate(plain, without, on).total_us < best[1].total_us
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", gluon(), ids=label)
 def test_the_kernel_in_gluon_is_right_in_the_simulation(case):
     """Groups that end in the first warp group's rows, in the second's, and with a tile."""

@@ -57,7 +57,7 @@ EMULATED = (
 )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", ["gfx942", "gfx950"])
 @pytest.mark.parametrize(("pipeline", "form", "held", "said"), EMULATED, ids=str)
 def test_machine_code_for_amd_is_right(store, name, pipeline, form, held, said):

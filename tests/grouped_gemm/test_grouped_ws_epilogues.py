@@ -41,7 +41,7 @@ def case(number: int) -> tuple[GroupedGemmConfig, GroupedGemmProblem]:
     return kernel, GroupedGemmProblem(groups=4, m=m, n=336, k=208, zero_rest=True, **said)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_it_is_right_in_the_simulation(number):
     """Groups that end in the first warp group's rows, in the second's, and with a tile."""

@@ -224,7 +224,7 @@ PLANNED = {
 }
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", PLANNED)
 def test_a_plan_is_of_what_a_call_runs(tmp_path, name):
     fields = dict(PLANNED[name])

@@ -33,7 +33,7 @@ FORMS = {
 }
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("biased", [False, True])
 def test_every_form_is_right(name, biased):
@@ -108,6 +108,7 @@ def test_gradients_are_those_of_float64(name):
         assert worst(one, other.double()) < 1e-3
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("said", [{}, {"activation": "gelu_tanh"}, GPT_OSS])
 def test_weights_in_fp8_with_scales_of_blocks(said):
     x, w1, w2, weights, ids = operands(7, 256, 128, 3, 2)
@@ -287,6 +288,7 @@ def test_a_router_chooses_first():
     assert worst(y, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("tokens", [1, 16, 40])
 def test_a_few_tokens_are_routed_and_sorted_at_once(tmp_path, tokens):
     x, w1, w2, _, _ = operands(tokens, 32, 16, 12, 4, dtype=torch.float32)
