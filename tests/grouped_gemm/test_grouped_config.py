@@ -135,9 +135,9 @@ def test_a_space_expands_and_a_registry_keeps_it(tmp_path):
     found = KernelSpace("grouped_gemm", axes).expand(SM90)
     assert {c.form for c in found.configs} == set(WALKED)
     assert {c.pipeline for c in found.configs} == {"basic", "tma", "gluon_ws"}
-    # a list and weights as rcr through tensor maps; bf16, which kernels for few bits
+    # a list, gathered rows and weights as rcr through tensor maps; bf16, which kernels for few bits
     # and for scales of blocks do not take, nor all forms
-    assert found.summary() == {"form": 10, "packed": 6, "scales": 3}
+    assert found.summary() == {"form": 11, "packed": 6, "scales": 3}
     registry = Registry("kept").register_all(found.configs)
     registry.save(tmp_path / "kept.json")
     assert [e.config for e in Registry.load(tmp_path / "kept.json")] == [e.config for e in registry]

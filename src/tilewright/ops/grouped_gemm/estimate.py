@@ -238,8 +238,7 @@ def _between_us(config: GroupedGemmConfig) -> float:
     record = PIPELINES[config.pipeline].one
     if record.has("loads_apart"):
         return 0.0
-    apart = record.reads == "pointers" or config.form == "gathered"
-    return float(GROUPED.BETWEEN_US if apart else GROUPED.FLATTENED_US)
+    return float(GROUPED.BETWEEN_US if record.reads == "pointers" else GROUPED.FLATTENED_US)
 
 
 def ranking(

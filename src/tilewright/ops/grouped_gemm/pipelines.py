@@ -83,10 +83,9 @@ PIPELINES: dict[str, GroupedPipeline] = {
         GroupedPipeline(
             one=TMA,
             kernel="tilewright.ops.grouped_gemm.kernels.tma:grouped_gemm_tma",
-            forms=(*_DESCRIBED, "gathered"),
+            forms=_DESCRIBED,
             kernels={
-                "gathered": "tilewright.ops.grouped_gemm.kernels.gathered_tma:grouped_gathered_tma",
-                "weights": "tilewright.ops.grouped_gemm.kernels.weights_tma:grouped_weights_tma",
+                "weights": "tilewright.ops.grouped_gemm.kernels.weights_tma:grouped_weights_tma"
             },
         ),
         GroupedPipeline(

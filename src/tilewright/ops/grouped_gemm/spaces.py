@@ -169,8 +169,6 @@ def _kept(arch: Arch, config: GroupedGemmConfig) -> bool:
     if config.quant and vector_dot(config.one, arch):
         return _is_flat(config)
     of_cuda = arch.backend == "cuda"
-    if config.form == "gathered" and config.pipeline == "tma" and not low_tiles.low(config):
-        return False  # of many rows, warp roles gather
     return _worth_having(config) and not (of_cuda and (_deep(config) or broad(config, arch)))
 
 

@@ -36,7 +36,7 @@ from tilewright.ops.grouped_gemm.kernels.walk import (
 
 
 @triton.jit
-def store_tile(
+def _store(
     c, acc, begin, rows, row, col, n, extra,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
@@ -100,7 +100,7 @@ def grouped_gemm_tma(
             halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
             left, right = tl.split(halves)
             middle = col + TILE_N // 2
-            store_tile(c, left, begin, rows, row, col, n, own, TAKES, FOLD, LARGEST, CHAIN)
-            store_tile(c, right, begin, rows, row, middle, n, own, TAKES, FOLD, LARGEST, CHAIN)
+            _store(c, left, begin, rows, row, col, n, own, TAKES, FOLD, LARGEST, CHAIN)
+            _store(c, right, begin, rows, row, middle, n, own, TAKES, FOLD, LARGEST, CHAIN)
         else:
-            store_tile(c, acc, begin, rows, row, col, n, own, TAKES, FOLD, LARGEST, CHAIN)
+            _store(c, acc, begin, rows, row, col, n, own, TAKES, FOLD, LARGEST, CHAIN)
