@@ -145,7 +145,7 @@ def test_long_rows_are_right_in_every_block(name, columns):
 
 def test_long_rows_are_read_again_where_every_sm_has_several():
     """By the fewest warps whose rows an SM's own cache has together, and as few registers."""
-    layer, rms = partial(chosen, "layer_norm", rows=1000), partial(chosen, "rms_norm", rows=1000)
+    layer, rms = partial(chosen, "layer_norm", rows=1000), partial(chosen, "rms_norm", rows=1100)
     for one, columns, warps, registers in (
         (layer, 8192, 8, 64), (layer, 12288, 8, 64), (layer, 20000, 16, 64),
         (rms, 6144, 8, 32), (rms, 12288, 16, 40), (rms, 20000, 32, 32),
@@ -173,10 +173,11 @@ def test_rows_that_no_cache_has_are_loaded_ahead():
 
 
 def test_the_longest_rows_are_all_read_at_a_time_where_an_sm_can_have_them():
-    """Three by half as many warps, where two by all of them would leave a second turn."""
-    for rows, warps, again in ((100, 32, False), (200, 16, True), (396, 16, True), (397, 32, True)):
+    """Or four are on their way to each."""
+    for rows, ahead, again in ((100, 0, False), (200, 4, False), (1056, 4, False), (1057, 0, True)):
         config = chosen("rms_norm", rows=rows, columns=24128)[1]
-        assert (config.num_warps, config.AGAIN) == (warps, again), rows
+        assert (ahead, again) == (config.AHEAD, config.AGAIN), rows
+        assert not chosen("layer_norm", rows=rows, columns=24128)[1].AHEAD
     wide = {"dtype": "fp32", "w_dtype": "fp32", "out_dtype": "fp32"}
     for rows, again in ((132, False), (264, True), (265, False)):
         assert again == chosen("rms_norm", rows=rows, columns=20000, **wide)[1].AGAIN, rows

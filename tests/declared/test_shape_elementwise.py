@@ -244,3 +244,11 @@ def test_nothing_makes_nothing(shape):
     others = np.ones(shape, np.float32) if shape != (3, 1) else np.ones((3, 1, 1), np.float32)
     for operands in ((x, others), (others, x)):
         assert tw.elementwise(*operands, chain="add").shape == (3, 0, 4)
+
+
+def test_lanes_have_fewer_elements_where_there_are_not_enough_for_all():
+    sizes = {"dtype": "bf16", "has_a": True, "chain": "mul", "x_over": 3, "a_over": 1, "n3": 3072}
+    for rows, elements in ((128, 8), (2048, 16)):
+        problem = ops.family("elementwise_chain").problem_type(n2=rows, **sizes)
+        config = tw.Dispatcher(device="h200_sxm").select(problem).config
+        assert elements == config.ROWS * config.COLUMNS / (32 * config.num_warps)

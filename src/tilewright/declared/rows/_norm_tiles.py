@@ -59,6 +59,12 @@ addresses and masks spill (568 bytes of a lane in that build)."""
 SHARED_BYTES = 96 << 10
 """Bytes of rows that each of two workgroups can have on their way to shared memory."""
 
+FEW_LONG = 8
+"""Rows for each SM, of those that only all its lanes hold, up to which four of them are loaded
+ahead. An H200 took 10.1, 8.1, 11.4 and 25.2 µs for RMS norms of 375, 300, 500 and 1000 rows of
+24128, 18432, 20480 and 22528 in bf16, and 11.0, 8.4, 13.0 and 26.3 where they were read again
+(benchmarks/results/operations_few_h200.json); of 4096 rows reading again was faster."""
+
 ENOUGH_BYTES = 64 << 10
 """Bytes of rows that an SM holds at a time, with which nothing is gained by loading ahead."""
 
@@ -124,7 +130,7 @@ def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
     usual = {"AGAIN": False, "AHEAD": 0, "maxnreg": 0}
     found = [{**usual, "num_warps": warps} for warps in some]
     if arch.backend == "cuda" and problem.columns > LEAST_LONG:
-        row = blocks(problem)[0] * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
+        row = _row_bytes(problem, blocks(problem)[0])
         room = arch.shared_memory * ahead_warps(problem) // MOST_WARPS - _MEETING
         ahead = [n for n in AXES["AHEAD"] if n and n * row <= room]
         found += [{**usual, "AHEAD": n, "num_warps": ahead_warps(problem)} for n in ahead]
@@ -137,6 +143,11 @@ def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
 
 _MEETING = 16384
 """Bytes of shared memory in which lanes meet, at most."""
+
+
+def _row_bytes(problem: Any, columns: int) -> int:
+    """Bytes of so many columns of a row, and of its residual's."""
+    return int(columns * DTYPES[problem.dtype].bytes * (1 + problem.has_residual))
 
 
 def again_warps(problem: Any) -> list[int]:
@@ -152,7 +163,7 @@ def again_warps(problem: Any) -> list[int]:
 def _fits_near(problem: Any, warps: int) -> bool:
     """Whether an SM has several workgroups of so many warps that read rows again, and its own cache
     all of their rows, or all SMs all rows there are: then L2 has them."""
-    row: int = problem.columns * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
+    row = _row_bytes(problem, problem.columns)
     at_once = _at_once(warps, _registers(problem, warps))
     near = at_once <= NEAR_BYTES / max(1, row)
     return at_once >= 2 and (near or problem.rows <= at_once * _SMS)
@@ -215,6 +226,8 @@ def prefers(problem: Any, config: Any) -> float:
             return float(config.num_warps / 64 - 2.0)
         return score + (1.125 if several else 8.0)
     if config.AHEAD:
+        if several == "most ahead":
+            return float(-config.AHEAD)
         return float(-1.0 if several == "ahead" else score + 8.0)
     if config.HELD:
         return score + (1.5 if several == "twos" and config.ROWS != 2 else 0.0)
@@ -226,14 +239,16 @@ def prefers(problem: Any, config: Any) -> float:
 
 
 def _several(problem: Any) -> str:
-    """How rows are read untuned where every SM has several: ``again``, ``ahead``, ``once``, or
-    ``twos``, by twos; "" for few rows, for short ones, and for those that are read in pieces.
+    """How rows are read untuned where every SM has several: ``again``, ``ahead`` (``most ahead``:
+    as many as there is room for), ``once``, or ``twos``, by twos; "" for few rows, for short ones,
+    and for those that are read in pieces.
 
     An SM is the busier the more workgroups it has: while one sums or stores, others load. So rows
     are read again where it then has more of them than if they were held (but two workgroups that
     load two rows ahead each have more than two that read theirs again), and loaded ahead where
-    those that are held are fewer than `ENOUGH_BYTES`. A layer norm of short rows is limited by
-    instructions, of which two rows share some. What an H200 took of 35 problems is in
+    those that are held are fewer than `ENOUGH_BYTES`. RMS norms of the longest rows have most of
+    them on their way where there are few for each SM (`FEW_LONG`). A layer norm of short rows is
+    limited by instructions, of which two rows share some. What an H200 took of 35 problems is in
     benchmarks/results/operations_tiles_h200.json.
     """
     longest, held = max(blocks(problem)), _held_at_once(problem)
@@ -245,11 +260,14 @@ def _several(problem: Any) -> str:
         if problem.family == "layer_norm" and problem.columns * problem.rows > 16 * _SMS * _LANES:
             return "twos"
         return "once" if problem.columns > LEAST_LONG else ""
+    few = problem.rows <= FEW_LONG * _SMS and problem.family == "rms_norm"
+    if few and longest == MOST and 4 * _row_bytes(problem, longest) <= 2 * SHARED_BYTES:
+        return "most ahead"
     warps = again_warps(problem)
     if warps and problem.quant != "row":
         again = _at_once(warps[0], _registers(problem, warps[0]))
         if again > held and (again > 2 or longest == MOST):
             return "again"
-    row = problem.columns * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
+    row = _row_bytes(problem, problem.columns)
     fits = longest == MOST or 2 * row <= SHARED_BYTES
     return "ahead" if longest > _tiles.MANY and fits and held * row < ENOUGH_BYTES else "once"

@@ -85,9 +85,11 @@ def formed(config: Any, form: Mapping[str, Any], programs: int) -> bool | str:
     return True
 
 
-def far(elements: int, warps: int, dtype: str, *sides: tuple[int, str]) -> float:
-    """How far a tile is from what is preferred: `LANE_BYTES` for each lane, and lines of at least
+def far(
+    elements: int, warps: int, dtype: str, *sides: tuple[int, str], usual: int = LANE_BYTES
+) -> float:
+    """How far a tile is from what is preferred: `usual` bytes for each lane, and lines of at least
     `LINE_BYTES` along each of `sides`, (elements, their type)."""
     lane = elements * DTYPES[dtype].bytes / (32 * warps)
     short = (max(1.0, LINE_BYTES / (n * DTYPES[of].bytes)) for n, of in sides)
-    return max(lane / LANE_BYTES, LANE_BYTES / lane) * math.prod(short)
+    return max(lane / usual, usual / lane) * math.prod(short)

@@ -31,6 +31,11 @@ SIZES = tuple(f"n{i}" for i in range(DIMENSIONS))
 WHOLE = (1 << DIMENSIONS) - 1
 NAMES = ("x", "a", "b", "c")
 OTHERS = NAMES[1:]
+LANES = 132 * 2048
+"""Of an H200 (its data sheet)."""
+FEW_BYTES = 16
+"""Of each lane, as `_tiles.LANE_BYTES`, where not all lanes get twice as many. Of three such chains
+an H200 took 0.87, 0.97 and 0.98 of the time (benchmarks/results/operations_few_h200.json)."""
 VECTOR = 16
 """Most bytes that a lane moves at once."""
 MOST_BITS = 16
@@ -178,7 +183,10 @@ def programs(problem: Any, config: Any) -> tuple[int]:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    return _tiles.far(config.ROWS * config.COLUMNS, config.num_warps, problem.dtype)
+    every = count(problem, config) * DTYPES[problem.dtype].bytes
+    usual = _tiles.LANE_BYTES if every >= LANES * _tiles.LANE_BYTES else FEW_BYTES
+    tile = config.ROWS * config.COLUMNS
+    return _tiles.far(tile, config.num_warps, problem.dtype, usual=usual)
 
 
 def refuses(problem: Any) -> str:
