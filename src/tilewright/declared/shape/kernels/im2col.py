@@ -20,8 +20,8 @@ What limits it: memory, the writes. Where channels are few, integer arithmetic: 
 that all its vectors share, and 48 for 8 bytes of 20 channels. On an H200 (2026-11-30, single calls)
 tiles of 64 windows × 64 columns took 69.3 µs for 64 images of 56×56 with 64 channels, 3×3, and 54.3
 for 1103 of 26×10 with 20, where torch's compiled code took 65.5 and 35.1. This form took 67.3
-and 33.7. 7×7 of 64 images of 224×224 with 3 channels took 227 µs element by element (50 instructions
-for each), and 141 over the ends of rows (32; 2026-12-01, in graphs).
+and 33.7. 7×7 of 64 images of 224×224 with 3 channels took 227 µs element by element, with 50
+instructions for each, and 141 over the ends of rows, with 32 (2026-12-01, in graphs).
 """
 
 import triton
