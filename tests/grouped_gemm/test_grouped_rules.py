@@ -239,6 +239,20 @@ def test_a_pipeline_that_was_no_faster_is_tried_by_tuning_alone(problem, untuned
     assert pipelines(space) == {*untuned, "gluon_ws"}
 
 
+@pytest.mark.grid(1)
+def test_deep_rings_of_low_tiles_are_tried_by_tuning_alone():
+    problem = GroupedGemmProblem("contiguous", 8, 4, 4096, 14336)
+    this = arch("sm_90")
+
+    def stages(space):
+        return {c.num_stages for c in space.expand(this).configs if c.tile_m == 16}
+
+    usual = stages(FAMILY.default_space(problem, this))
+    (space,) = FAMILY.tuning_spaces(problem, this)
+    assert 6 not in usual
+    assert stages(space) == {*usual, 6}
+
+
 def test_many_gathered_rows_are_computed_by_warp_roles():
     """On an H200 these took 0.68 to 0.95 of the time of `basic`, and 0.33 with scales of blocks."""
     many = {"groups": 32, "m": 8192, "n": 4096, "k": 7168, "rows_a": 1024, "per_row": 8}

@@ -91,6 +91,11 @@ def read_sweep(
 LARGE, MOST_STAGES = 128 * 256, 4
 """Elements of the largest tiles, and stages of the deepest ring."""
 
+DEEP_STAGES = 6
+"""Stages of a turned low tile that a tuning tries beside three. On an H200 they took 0.86 and 0.90
+of the time where tiles are fewer than two for each compute unit and K is long (Mixtral's second
+product of one and two tokens), and 1.00 to 1.09 in 26 other products."""
+
 NO_FASTER = "gluon_ws"
 """Of rows in order with an epilogue: on an H200 it took 0.97 to 1.08 of `tma`'s time, with
 the estimate's tiles. So a tuning alone tries it there (docs/notes/moe-layers.md)."""
@@ -119,11 +124,11 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
     left_out = NO_FASTER if problem.epilogue and in_order and not tuned else ""
     signature = {field: getattr(problem, field) for field in _SIGNATURE}
     signature |= {"form": problem.walked, "layout": problem.one.layout}
-    kind = (arch.name, left_out, *signature.values())
+    kind = (arch.name, left_out, tuned, *signature.values())
     if (found := _made.get(kind)) is None:
         if len(_made) >= MOST_KINDS:
             _made.clear()
-        found = _made[kind] = _default_space(signature, left_out, arch)
+        found = _made[kind] = _default_space(signature, left_out, arch, tuned)
     return found
 
 
@@ -131,13 +136,15 @@ MOST_KINDS = 256
 _made: dict[tuple[Any, ...], KernelSpace] = {}
 
 
-def _default_space(signature: Mapping[str, Any], left_out: str, arch: Arch) -> KernelSpace:
+def _default_space(
+    signature: Mapping[str, Any], left_out: str, arch: Arch, tuned: bool
+) -> KernelSpace:
     names = (*TILES, "pipeline", "store", "alignment", "index_bits")
     pipelines = [
         name for name in on(arch) if signature["form"] in PIPELINES[name].forms and name != left_out
     ]
     axes = {axis: [value] for axis, value in signature.items()}
-    if rows := _rows(signature, pipelines, arch):
+    if rows := _rows(signature, pipelines, arch, tuned):
         return KernelSpace("grouped_gemm", axes, linked={names: rows})
     whole = (*TILES.values(), pipelines, STORES, (16, 1), INDEX_BITS)  # which says why none is
     every = dict(zip(names, whole, strict=True))
@@ -145,10 +152,10 @@ def _default_space(signature: Mapping[str, Any], left_out: str, arch: Arch) -> K
 
 
 def _rows(
-    signature: Mapping[str, Any], pipelines: Sequence[str], arch: Arch
+    signature: Mapping[str, Any], pipelines: Sequence[str], arch: Arch, tuned: bool
 ) -> list[tuple[Any, ...]]:
     """The rows that are worth having. Most of all are not, or no kernels: to judge each would take
-    most of the time of a first plan."""
+    most of the time of a first plan. tuned: whether a tuning asks."""
     usual = {**AXES, **signature, "dtype_acc": ""}
     kept = []
     for tile in itertools.product(*TILES.values()):
@@ -162,6 +169,8 @@ def _rows(
                 config = GroupedGemmConfig(**(of_tile | said | {"index_bits": bits}))
                 if _kept(arch, config):
                     kept.append((*tile, name, store, alignment, bits))
+                    if tuned and config.num_stages == 3 and low_tiles.turned(config, arch):
+                        kept.append((*tile[:-1], DEEP_STAGES, name, store, alignment, bits))
     return kept
 
 
