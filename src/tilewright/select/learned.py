@@ -26,7 +26,7 @@ differ between machines, and the choice must not."""
 
 FARTHEST = 2.0
 """Times the least estimate. A kernel that is estimated to take longer is left to the estimate: the
-fastest one measured was estimated at over twice for 13 problems of 3,797 (docs/learning.md)."""
+fastest one measured was estimated at over twice for 13 problems of 3,948 (docs/learning.md)."""
 
 CAUTION = 0.4
 """The two halves of a model learned the same in different ways. Of how far each is from their mean,
