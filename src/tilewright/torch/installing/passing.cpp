@@ -46,6 +46,11 @@ namespace {
 
 const char *FRONT = "tilewright.front";
 
+/* What runs at each call stands together, once, and apart from what runs at few: between two calls torch
+   takes caches of instructions and of pages for itself, and each line and page of ours is fetched anew. */
+#define AT_EACH_CALL __attribute__((hot, noinline))
+#define AT_FEW_CALLS __attribute__((cold, noinline))
+
 constexpr size_t SERVED = 4096; /* kinds that are served; beyond, all are asked about again */
 
 /* What tells kinds of calls apart: words, and a number that they make. Of two kinds with the same
@@ -65,7 +70,7 @@ public:
     else told = false;
   }
 
-  uint64_t number() const {
+  AT_EACH_CALL uint64_t number() const {
     uint64_t sum = count, place = 0;
     for (size_t i = 0; i < count; i++) {
       const auto wide =
@@ -81,7 +86,7 @@ public:
   }
 
   /* As runtime/passing.h has it, or kinds that are known there would be met here each time. */
-  void note(const at::Tensor &x) {
+  AT_EACH_CALL void note(const at::Tensor &x) {
     if (!x.defined()) return add('u');
     constexpr c10::DispatchKeySet odd{c10::DispatchKey::Python, c10::DispatchKey::Conjugate,
                                        c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor};
@@ -105,7 +110,7 @@ public:
   void note(const c10::SymInt &x) { x.is_heap_allocated() ? void(told = false) : add(x.as_int_unchecked()); }
   void note(at::OptionalSymIntArrayRef x) { x ? note(*x) : add('n'); }
 
-  template <class List> void note_list(const List &list) {
+  template <class List> AT_EACH_CALL void note_list(const List &list) {
     add('('), add(list.size());
     for (const auto &x : list) note(x);
   }
@@ -129,18 +134,18 @@ public:
   }
 };
 
-/* Kinds that are passed on, eight to a line of the cache. Where a line is full, a kind gives way, and
-   is asked about again. Thread-safe. */
-class Kinds {
-  static constexpr size_t LINES = 512, WIDTH = 8;
+/* Kinds that are passed on, eight to a line of the cache. Where a line is full, a kind gives way.
+   Thread-safe. */
+template <size_t LINES> class Kinds {
+  static constexpr size_t WIDTH = 8;
   struct alignas(64) Line {
     std::array<std::atomic<uint64_t>, WIDTH> kinds{};
   };
-  std::unique_ptr<Line[]> lines{new Line[LINES]};
+  std::array<Line, LINES> lines;
 
   /* 0 stands for none. */
   static uint64_t stated(uint64_t number) { return number ? number : 1; }
-  Line &line(uint64_t number) const { return lines[number % LINES]; }
+  const Line &line(uint64_t number) const { return lines[number % LINES]; }
 
 public:
   bool holds(uint64_t number) const {
@@ -151,7 +156,7 @@ public:
   }
 
   void add(uint64_t number) {
-    auto &kinds = line(number).kinds;
+    auto &kinds = lines[number % LINES].kinds;
     for (auto &one : kinds) {
       uint64_t none = 0;
       if (one.compare_exchange_strong(none, stated(number), std::memory_order_relaxed)) return;
@@ -195,13 +200,14 @@ struct Served {
 
 using Serving = std::shared_ptr<Served>;
 
-/* Whose the calls of an operator are. */
-struct Kernel {
+/* Whose the calls of an operator are. What is read at each call is in one page. */
+struct alignas(4096) Kernel {
   c10::OperatorHandle op;
   c10::SafeKernelFunction original, ours;
+  Kinds<32> near;  /* kinds that were passed on lately */
+  Kinds<512> kinds; /* that are passed on; where one gives way, it is asked about again */
   PyObject *clear, *learn, *count;
   const Recipes *launcher;
-  Kinds kinds; /* that are passed on */
   std::mutex lock;
   std::unordered_map<uint64_t, Serving> served;
 
@@ -216,6 +222,17 @@ struct Kernel {
     for (PyObject *one : {clear, learn, count}) Py_DECREF(one);
   }
 
+  bool passes(const Kind &kind, uint64_t number) {
+    if (!kind.told) return false;
+    return near.holds(number) || passed_before(number);
+  }
+
+  AT_FEW_CALLS bool passed_before(uint64_t number) {
+    const bool found = kinds.holds(number);
+    if (found) near.add(number);
+    return found;
+  }
+
   Serving serving(const Kind &kind, uint64_t number) {
     std::lock_guard<std::mutex> held(lock);
     const auto found = served.find(number);
@@ -224,7 +241,7 @@ struct Kernel {
 
   /* The first output of a call on tensors at these addresses, launched as one before; undefined if
      that is left to Python. */
-  Tensor serve(const Serving &one, uint64_t number, const std::vector<uint64_t> &from) {
+  __attribute__((noinline)) Tensor serve(const Serving &one, uint64_t number, const std::vector<uint64_t> &from) {
     if (!makes_plain()) return {};
     std::vector<uint64_t> at;
     std::vector<Tensor> outputs;
@@ -293,7 +310,7 @@ struct Kernel {
   }
 
   /* What Python answers with ours(), and what is learnt of it. */
-  template <class Ours> decltype(auto) ask(const Kind &kind, uint64_t number, bool may_serve, Ours &&ours) {
+  template <class Ours> AT_FEW_CALLS decltype(auto) ask(const Kind &kind, uint64_t number, bool may_serve, Ours &&ours) {
     if (kind.told) {
       Locked held;
       Reference done(PyObject_CallNoArgs(clear));
@@ -321,7 +338,7 @@ struct Boxed final : c10::OperatorKernel {
     Kind kind;
     for (const c10::IValue &x : given) kind.note(x);
     const uint64_t number = kind.number();
-    if (kind.told && kernel->kinds.holds(number)) return kernel->original.callBoxed(op, keys, stack);
+    if (kernel->passes(kind, number)) return kernel->original.callBoxed(op, keys, stack);
     kernel->ask(kind, number, false, [&] { return kernel->ours.callBoxed(op, keys, stack), nullptr; });
   }
 };
@@ -339,15 +356,8 @@ template <class Schema> struct Typed;
 template <class Result, class... Args> struct Typed<Result(const at::Tensor &, Args...)> {
   std::shared_ptr<Kernel> kernel;
 
-  Result operator()(c10::DispatchKeySet keys, const at::Tensor &x, Args... args) {
-    const auto call = [&](const c10::SafeKernelFunction &one) -> Result {
-      return valid(one).call<Result, const at::Tensor &, Args...>(kernel->op, keys, x, args...);
-    };
-    if (!is_halved(x)) return call(kernel->original);
-    Kind kind;
-    kind.note(x), (kind.note(args), ...);
-    const uint64_t number = kind.number();
-    if (kind.told && kernel->kinds.holds(number)) return call(kernel->original);
+  __attribute__((noinline)) Result otherwise(const Kind &kind, uint64_t number, c10::DispatchKeySet keys,
+                                             const at::Tensor &x, Args... args) {
     constexpr bool may_serve = std::is_same_v<Result, Tensor>;
     if constexpr (may_serve) {
       if (const Serving one = kind.told ? kernel->serving(kind, number) : nullptr) {
@@ -356,7 +366,21 @@ template <class Result, class... Args> struct Typed<Result(const at::Tensor &, A
         if (Tensor made = kernel->serve(one, number, from); made.defined()) return made;
       }
     }
-    return kernel->ask(kind, number, may_serve, [&]() -> Result { return call(kernel->ours); });
+    return kernel->ask(kind, number, may_serve, [&]() -> Result {
+      return valid(kernel->ours).call<Result, const at::Tensor &, Args...>(kernel->op, keys, x, args...);
+    });
+  }
+
+  __attribute__((hot)) Result operator()(c10::DispatchKeySet keys, const at::Tensor &x, Args... args) {
+    const auto call = [&](const c10::SafeKernelFunction &one) -> Result {
+      return valid(one).template call<Result, const at::Tensor &, Args...>(kernel->op, keys, x, args...);
+    };
+    if (!is_halved(x)) return call(kernel->original);
+    Kind kind;
+    kind.note(x), (kind.note(args), ...);
+    const uint64_t number = kind.number();
+    if (kernel->passes(kind, number)) return call(kernel->original);
+    return otherwise(kind, number, keys, x, args...);
   }
 };
 
