@@ -239,7 +239,6 @@ def test_a_pipeline_that_was_no_faster_is_tried_by_tuning_alone(problem, untuned
     assert pipelines(space) == {*untuned, "gluon_ws"}
 
 
-@pytest.mark.grid(1)
 def test_deep_rings_of_low_tiles_are_tried_by_tuning_alone():
     problem = GroupedGemmProblem("contiguous", 8, 4, 4096, 14336)
     this = arch("sm_90")
