@@ -2,6 +2,7 @@
 
     python benchmarks/run.py 'declared-*' --json results.json.xz
     python benchmarks/declared_report.py results.json.xz… [--json lines.json]
+    python benchmarks/declared_report.py benchmarks/results/operations_bounds_h200.json
 
 A line is a problem, by one way of timing. GB/s are the bytes that the problem must move at least,
 over our time. The share is the time of a copy that reads and writes as many bytes, in the same
@@ -20,7 +21,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from declared_cases import L2_BYTES, PREFIX, PUBLISHED
 from run_file import restored, whole
 from tilewright.arch import device
 
+MULTIPLY = ("hstu_attention", "hstu_attention_backward")
+"""Operations that memory does not limit."""
 ENOUGH = 0.9
 """Of the copy bandwidth, as is asked of operations whose operands exceed L2."""
 
@@ -71,17 +74,48 @@ class Line:
 def lines(said: Mapping[str, Any]) -> Iterator[Line]:
     """The lines of the file of a run. Raises `SystemExit` for a problem that its case has no more:
     the file is of another commit."""
-    every = cases.every()
     for name, report in said["cases"].items():
-        if not name.startswith((PREFIX, PUBLISHED)):
-            continue
-        stated = {str(p): p for p in every[name].problems()} if name in every else {}
-        for document in report["rows"]:
-            row = restored(document)
-            if row.problem not in stated:
-                raise SystemExit(f"{name} has no problem {row.problem} here: check out its commit")
-            for way in row.samples:
-                yield _line(name, stated[row.problem], row, way)
+        if name.startswith((PREFIX, PUBLISHED)):
+            stated = _stated(name)
+            for document in report["rows"]:
+                row = restored(document)
+                for way in row.samples:
+                    yield _line(name, stated(row.problem), row, way)
+
+
+def _stated(case: str) -> Callable[[str], Any]:
+    """What finds a case's problem by what is written of it."""
+    every = cases.every()
+    stated = {str(p): p for p in every[case].problems()} if case in every else {}
+
+    def found(problem: str) -> Any:
+        if problem not in stated:
+            raise SystemExit(f"{case} has no problem {problem} here: check out its commit")
+        return stated[problem]
+
+    return found
+
+
+def recorded(said: Mapping[str, Any]) -> Iterator[Line]:
+    """The lines of a file of `benchmarks/results` that keeps medians alone."""
+    for name, found in said["us"].items():
+        stated = _stated(name)
+        for problem, row in found.items():
+            for way in ("calls", "graphs"):
+                us = row[way]
+                others = [us.get(rivals_declared.EAGER), us.get(rivals_declared.COMPILED)]
+                others.append(us.get(rivals_library.NATIVE, us.get(rivals_library.CUDNN)))
+                fastest = min((one for one in others if one), default=None)
+                yield _of(
+                    name,
+                    stated(problem),
+                    way,
+                    us["ours"],
+                    others,
+                    us.get(rivals.COPY),
+                    fastest and fastest / us["ours"],
+                    "yes",
+                )
 
 
 def _line(case: str, problem: Any, row: Row, way: Way) -> Line:
@@ -89,24 +123,32 @@ def _line(case: str, problem: Any, row: Row, way: Way) -> Line:
     us = {name: statistics.median(taken) for name, taken in reporting.items()}
     ours = row.ratio(way, "ours")
     assert ours  # a row has a kernel of ours and a call of torch's, or there is none
+    others = [us.get(rivals_declared.EAGER), us.get(rivals_declared.COMPILED)]
+    others.append(us.get(rivals_library.NATIVE, us.get(rivals_library.CUDNN)))
+    verified = "; ".join(f"{name}: {why}" for name, why in row.wrong.items()) or "yes"
+    return _of(case, problem, way, ours.us, others, us.get(rivals.COPY), ours.ratio, verified)
+
+
+def _of(
+    case: str, problem: Any, way: Way, ours: float, others: Sequence[float | None],
+    copied: float | None, ratio: float | None, verified: str,
+) -> Line:  # fmt: skip
+    """others: of torch, `torch.compile` and a library."""
     operation, *words = str(problem).split()
-    copied = us.get(rivals.COPY)
     return Line(
         case,
         operation,
         " ".join(word for word in words if not word.startswith("dtype=")),
         getattr(problem, "dtype", ""),
         way,
-        ours.us,
-        us.get(rivals_declared.EAGER),
-        us.get(rivals_declared.COMPILED),
-        us.get(rivals_library.NATIVE, us.get(rivals_library.CUDNN)),
+        ours,
+        *others,
         copied,
-        ours.ratio,
+        ratio,
         problem.min_bytes,
-        problem.min_bytes / ours.us / 1e3,
-        copied / ours.us if copied else None,
-        "; ".join(f"{name}: {why}" for name, why in row.wrong.items()) or "yes",
+        problem.min_bytes / ours / 1e3,
+        copied / ours if copied else None,
+        verified,
     )
 
 
@@ -141,9 +183,11 @@ class Bound:
 
 
 def bounds(found: Sequence[Line]) -> Iterator[Bound]:
-    """Of the lines that have both `torch.compile` and a copy: of all, and of those over L2."""
+    """Of the lines that have both `torch.compile` and a copy, but those of `MULTIPLY`: of all, and
+    of those over L2."""
     for way in dict.fromkeys(line.way for line in found):
-        both = [x for x in found if x.way == way and x.compiled_us and x.copy_us]
+        some = [x for x in found if x.way == way and x.operation not in MULTIPLY]
+        both = [x for x in some if x.compiled_us and x.copy_us]
         large = [x for x in both if x.bytes > L2_BYTES]
         for problems, some in (("all", both), ("over L2", large)):
             if some:
@@ -193,16 +237,16 @@ def table(found: Sequence[Line] | Sequence[Bound]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("files", type=Path, nargs="+", help="what run.py --json wrote")
+    parser.add_argument("files", type=Path, nargs="+", help="what run.py --json wrote, or recorded")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the lines as JSON")
     options = parser.parse_args()
     runs = [whole(path) for path in options.files]
-    found = [line for said in runs for line in lines(said)]
+    found = [x for said in runs for x in (recorded(said) if "us" in said else lines(said))]
     limits = [*bounds(found)]
     print(table(found), table(limits), sep="\n", end="")
     if options.json:
         about = {
-            "environments": [said["environment"] for said in runs],
+            "environments": [said.get("environment", said.get("environments")) for said in runs],
             "lines": [*map(asdict, found)],
             "bounds": [*map(asdict, limits)],
         }

@@ -218,6 +218,10 @@ def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # no
     assert (one.ratio, one.share) == (1.0, 1.0)
     assert one.gb_s == pytest.approx((2 * 4 * 32 * 4 + 32 * 4) / 10 / 1e3)
     assert "rows=4 columns=32" in declared_report.table(found)
+    medians = {"ours": 10.0, "torch": 30.0, "torch.compile": 20.0, rivals.COPY: 5.0}
+    kept = {"us": {case.name: {str(problem): dict.fromkeys(("calls", "graphs"), medians)}}}
+    calls, _ = declared_report.recorded(kept)
+    assert (calls.compiled_us, calls.ratio, calls.share) == (20.0, 2.0, 0.5)
     bounds = [*declared_report.bounds(found)]
     assert [(b.problems, b.count, b.ratio, b.under) for b in bounds] == [("all", 1, 1.0, 0)] * 2
     case = replace(case, problems=list)
