@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from cases import installed
+from patience import runs, until
 from tilewright.preparing import Measured
 from tilewright.torch import installed as tw_installed
 from tilewright.torch.installing import decisions
@@ -69,6 +73,23 @@ def test_a_model_that_fails_is_named_after_the_others_are_told(monkeypatch, caps
         installed.told([bad, good])
     assert "good, as it is: " in capsys.readouterr().err
     assert installed.told([good])["good"].keys() == {installed.PLAIN, installed.OTHERS}
+
+
+def test_a_process_ends_with_the_one_that_started_it():
+    child = (
+        "import time; from cases.installed import end_with_parent; "
+        "end_with_parent(); print(1, flush=True); time.sleep(60)"
+    )
+    parent = (
+        "import subprocess, sys; "
+        f"one = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE); "
+        "one.stdout.read(2); print(one.pid)"
+    )
+    folder = Path(installed.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", parent], cwd=folder, capture_output=True, text=True, check=True
+    )
+    until(lambda: not runs(int(done.stdout)))
 
 
 @pytest.mark.turns(8)
