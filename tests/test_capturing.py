@@ -49,7 +49,7 @@ def lines(file: Path) -> list[tuple[int, int]]:
     return [(record["problem"]["m"], record["count"]) for record in records]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_is_dispatched_closes_the_loop_to_tuning(file: Path) -> None:
     dispatcher = Dispatcher(device="h200_sxm")
     rng = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_what_is_dispatched_closes_the_loop_to_tuning(file: Path) -> None:
     assert read.problems == tuple(found) and read.repeated == 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_calls_that_name_their_kernel_are_not_dispatched(file: Path) -> None:
     dispatcher = Dispatcher(device="h200_sxm")
     a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)
@@ -78,7 +78,7 @@ def test_calls_that_name_their_kernel_are_not_dispatched(file: Path) -> None:
     assert load(file) == {}
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_sixteen_threads_of_four_processes_lose_and_tear_nothing(file: Path) -> None:
     processes, threads, calls = 4, 16, 40
     environment = {**os.environ, capturing.VARIABLE: str(file)}

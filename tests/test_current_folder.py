@@ -63,8 +63,8 @@ def test_these_are_all_the_modules_that_run_in_children():
     assert names - {"tilewright.cli.__init__"} == {*MODULES}
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(3)
+@pytest.mark.turns(12)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("module", MODULES)
 def test_a_child_executes_nothing_of_the_current_folder(module, planted):
     ran = run([*command(module), '{"folder": ".", "seconds": 60}'], planted, TRITON_INTERPRET="1")
@@ -75,7 +75,7 @@ def test_a_child_executes_nothing_of_the_current_folder(module, planted):
         assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     "words",
     [
@@ -95,7 +95,7 @@ def test_the_command_executes_nothing_of_the_current_folder(words, planted, tmp_
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("path", "first"), [(None, ""), (":/nowhere", ""), (".:/nowhere", "typer ")]
 )

@@ -153,7 +153,7 @@ def test_is_supported_answers_with_the_reason():
     assert not verdict and "dtype_a is bf16, the problem has fp16" in verdict.reason
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_the_same_choice_in_any_process_and_order():
     kernels = [config(tile_m=m, tile_n=n) for m in (32, 64, 128) for n in (32, 64, 128)]
     here = over(*kernels).select(PROBLEM).config.name
@@ -286,7 +286,7 @@ def test_a_limit_that_is_no_number_of_bytes_is_refused(limit):
 # --- running on the CPU --------------------------------------------------------------------
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_run_returns_out_itself_and_allocates_when_there_is_none():
     dispatcher = Dispatcher(device="h200_sxm")
     a = np.random.default_rng(0).standard_normal((40, 50), np.float32)

@@ -117,7 +117,7 @@ def commands(page: Path) -> list[tuple[str, str]]:
 CONSOLES = [page for page in PAGES if CHECKED.search(page.read_text())]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("page", CONSOLES, ids=name)
 def test_its_commands_print_what_it_shows(page, tmp_path):
     asked = commands(page)
@@ -130,7 +130,7 @@ def test_its_commands_print_what_it_shows(page, tmp_path):
         assert re.fullmatch(pattern(shown), printed), f"{command} prints\n{printed}"
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(p, marks=[pytest.mark.edge] * (name(p) == "README.md")) for p in RUNNABLE],

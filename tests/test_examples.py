@@ -83,7 +83,7 @@ def test_every_script_is_tested():
     assert scripts == set(EXPECTED)
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("script", EXPECTED)
 def test_it_runs(script, tmp_path):
     if script in NEEDS:
@@ -99,7 +99,7 @@ def test_it_is_short_and_explains_itself(script):
     assert f"({script})" in (EXAMPLES / "README.md").read_text()
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 def test_one_examples_registry_is_anothers(tmp_path):
     file = tmp_path / "registry.json"
     run(tmp_path, "06_registry_out.py", str(file))

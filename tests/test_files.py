@@ -80,7 +80,7 @@ def test_a_path_that_cannot_be_is_one_error(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_one_module_replaces_files() -> None:
     """`scratch` makes lock files in folders of its own, which nobody replaces. No other module
     makes

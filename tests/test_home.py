@@ -30,7 +30,7 @@ def test_without_it_the_platform_says_where(monkeypatch, tmp_path: Path) -> None
     assert home.cache() == tmp_path / "cache" / "tilewright"
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_building_needs_no_other_folder(tmp_path: Path) -> None:
     """The home folder is one that not even root can write."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT", "XDG"))}

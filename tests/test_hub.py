@@ -62,7 +62,7 @@ def test_what_cannot_be_exported_is_left_out(tmp_path):
         export(problems(), GPU, "My_Kernels", 0, tmp_path)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_it_runs_with_torch_and_triton_alone(exported, tmp_path):
     done = subprocess.run(
         [sys.executable, SCRIPT, exported.folder, "cpu"],

@@ -41,7 +41,7 @@ def resident_mib() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_many_shapes_take_no_more_memory_than_a_tenth_of_them(monkeypatch):
     from tilewright.registry import Registry
 

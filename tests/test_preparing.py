@@ -108,7 +108,7 @@ def test_by_default_the_dispatcher_of_the_operations_prepares(monkeypatch):
     assert asked == [([FEW], {"progress": print})]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_what_was_prepared_is_in_the_store(tmp_path):
     store = Store(tmp_path)
     found = tilewright.prepare([GemmProblem(64, 64, 64)], device="h200_sxm", store=store)

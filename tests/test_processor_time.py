@@ -45,7 +45,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_own_time_and_that_of_children_counts_and_waiting_does_not(
     workers: tuple[str, ...], tmp_path: Path
@@ -59,7 +59,7 @@ def test_own_time_and_that_of_children_counts_and_waiting_does_not(
     assert "in all" in done.stdout and "  some\n" in done.stdout
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_run_above_the_bound_fails_and_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, "--processor-bound=0.5")
     assert done.returncode == 1 and "4 passed" in done.stdout

@@ -35,7 +35,7 @@ def matrices(draw):
     return torch.from_numpy(x) if draw(st.booleans()) else x
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @settings(deadline=None, max_examples=150)
 @given(matrices(), words, st.sampled_from(DTYPES))
 def test_values_come_back_to_within_half_a_step(x, word, dtype):

@@ -87,7 +87,7 @@ def test_a_registry_from_text_is_as_strict_as_one_from_a_file():
             Registry.from_json(text, "there")
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     "work",
     [

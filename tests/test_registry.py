@@ -94,7 +94,7 @@ def test_json_survives_every_field(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "r.json"]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_json_keeps_what_was_built(tmp_path):
     store = Store(tmp_path / "store")
     report = build([(KERNEL, "sm_90"), (KERNEL, "gfx942")], store=store)

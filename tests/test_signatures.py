@@ -93,7 +93,7 @@ def test_the_stub_is_what_families_say():
     assert stubs.STUB.read_text() == stubs.stub(), "run: python docs/site/stubs.py"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_type_checker_sees_wrong_calls(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "tw.pyi").write_text(stubs.stub())

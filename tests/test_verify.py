@@ -56,7 +56,7 @@ def test_elements_that_are_not_zero_are_counted(library):
     assert verify.compare(empty, empty.astype(np.float64), LOOSE).non_zero == 0
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("shape", [(7, 300), (300, 7), (3, 50, 9), (2, 4, 70), (1000,)])
 def test_parts_come_to_what_the_whole_does(library, shape, monkeypatch):

@@ -54,7 +54,7 @@ def test_feature_suffixes_and_case_do_not_matter(name: str, features: list[str],
     assert arch(spelling.upper() if up else spelling) is arch(name)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @given(st.text().filter(lambda text: words.number(text) is None))  # hip is a GPU of this machine
 def test_anything_else_is_unknown(text: str) -> None:
     try:

@@ -104,7 +104,7 @@ described = st.builds(
 )
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @given(described)
 def test_json_round_trip_loses_nothing(one: Device) -> None:
     back = device(device_to_json(one))

@@ -56,7 +56,7 @@ def test_a_file_outside_of_the_package_adds_an_architecture_and_a_device(named):
     assert device("edge").arch == "sm_88" and device("maker edge") == device("edge")
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_another_process_builds_and_plans_for_it(tmp_path):
     """The children that compile know it too."""
     for name, content in {"sm_88": {**MINE, "target": "89"}, "edge": BOARD}.items():

@@ -47,7 +47,7 @@ def arrays_of(p: AttentionProblem, seed: int = 0):
     return [rng.standard_normal((1, *shape, 16)).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(
     ("fields", "blind"),
@@ -74,7 +74,7 @@ def test_a_row_that_sees_nothing_is_zero(dispatcher, fields, blind, sinks):
         assert np.isfinite(lse[:, seen]).all() and (o[seen] != 0.0).any(-1).all(), name
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("height", [1e4, -1e4])
 def test_equal_scores_far_from_zero_are_a_mean(dispatcher, height):
     p = problem()
@@ -90,7 +90,7 @@ def test_equal_scores_far_from_zero_are_a_mean(dispatcher, height):
         np.testing.assert_allclose(lse, height + math.log(p.kv_len), rtol=1e-6)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("winners", [(0,), (39,), (7, 33)])
 def test_scores_far_apart_leave_the_largest_alone(dispatcher, winners):
     p = problem()
@@ -105,7 +105,7 @@ def test_scores_far_apart_leave_the_largest_alone(dispatcher, winners):
         np.testing.assert_allclose(lse, 1e4 + math.log(len(winners)), rtol=1e-6)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_growing_scores_forget_what_came_before(dispatcher):
     """Each key outdoes all before it by more than a softmax can hold."""
     p = problem(kv_len=100, right=0)
@@ -118,7 +118,7 @@ def test_growing_scores_forget_what_came_before(dispatcher):
         np.testing.assert_allclose(o, own, rtol=1e-6)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_one_key_gives_its_value(dispatcher, dtype):
     p = problem(kv_len=1, dtype=dtype, others="")
@@ -129,7 +129,7 @@ def test_one_key_gives_its_value(dispatcher, dtype):
         np.testing.assert_array_equal(o, np.broadcast_to(v.repeat(p.group, 2), o.shape))
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("fields", [{"kv_len": 0}, {"q_len": 0}, {"batch": 0}], ids=str)
 @pytest.mark.parametrize("others", ["lse", "lse+sinks", "lse+packedq+packedkv"])
 def test_nothing_at_all(dispatcher, fields, others):
@@ -141,7 +141,7 @@ def test_nothing_at_all(dispatcher, fields, others):
 PAGED = {"pages": 12, "page_size": 4, "page_entries": 12}
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -162,7 +162,7 @@ def test_what_lies_beyond_a_sequence_changes_nothing(dispatcher, fields):
         assert check.ok, f"{name} {check}"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_query_of_nan_is_alone(dispatcher):
     p = problem(q_len=20)
     q, k, v = arrays_of(p)
@@ -173,7 +173,7 @@ def test_a_query_of_nan_is_alone(dispatcher):
         assert np.isfinite(np.delete(o, 3, 0)).all()
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     "bounds",
     [

@@ -236,7 +236,7 @@ def near(have: np.ndarray, want: np.ndarray, dtype: str) -> None:
     np.testing.assert_allclose(have, want, rtol=step, atol=least, equal_nan=True)
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_new_rows_are_written_behind_those_of_the_cache(case):
     p = problem_of(case)

@@ -42,7 +42,7 @@ def wanted(q, k, v, bias):
     return torch.einsum("bhij,bjhd->bihd", torch.softmax(s, -1), v)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_a_bias_and_their_gradients(form):
     bias, given = FORMS[form](), operands()
@@ -69,7 +69,7 @@ FORMS_OF = {
 }
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("form", ["of_keys", "two_dimensions", "padded_keys"])
 def test_a_bias_in_fp32_beside_16_bits(form):
     q, k, v = operands(torch.bfloat16)
@@ -93,8 +93,8 @@ MASKS = {
 }
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", MASKS)
 def test_a_boolean_bias_says_which_keys_take_part(form, dtype):

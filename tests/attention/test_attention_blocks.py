@@ -46,7 +46,7 @@ def check(problem, seed=0, **algorithm):
     assert found.ok, (chosen.name, str(problem), str(found))
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
     "sizes", [(40, 67), (67, 40), (1, 70), (70, 1), (32, 64), (33, 31), (3, 0)], ids=str
@@ -56,15 +56,15 @@ def test_sizes_under_masks(sizes, mask):
     check(problem_of(*sizes, batch=1, **MASKS[mask]))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "e4m3fn"])
 def test_dtypes(dtype):
     p = problem_of(dtype=dtype, right=0, density=0.5)
     check(p)
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(3)
+@pytest.mark.turns(8)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 @pytest.mark.parametrize(
     "algorithm",
@@ -82,14 +82,14 @@ def test_ways_to_walk_a_list(mask, algorithm):
     check(p, seed=1, **algorithm)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_equal_splits():
     """More of them than some lists have steps, of sequences of different lengths."""
     p = problem_of(20, 200, (2, 2), others="lse+usedkv", right=0, density=0.3)
     check(p, scheduler="split")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -108,8 +108,8 @@ def test_it_goes_with_lengths_pages_and_other_features(fields):
 TILES = {64: ((64, 64, 4, 2),), 128: ((128, 64, 8, 3), (64, 128, 4, 2)), 192: ((192, 64, 12, 2),)}
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(4)
+@pytest.mark.turns(8)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("density", [0.2, 0.6])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("others", ["lse", "lse+usedkv", "lse+packedq+packedkv"])
@@ -304,7 +304,7 @@ def test_a_density_is_what_the_estimate_takes():
     assert replace(p, density=0.25).flops == p.flops / 4
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_compiled_call_is_the_call():
     def model(q, k, v, blocks):
         return tw.attention(q * 2, k, v, blocks=blocks, block_size=16, mask="causal")
@@ -317,7 +317,7 @@ def test_a_compiled_call_is_the_call():
 ARCHS = selection.architectures(("sm_80", "sm_90", "gfx90a", "gfx942", "gfx1201"))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ARCHS)
 def test_it_compiles_without_spills(name, store):
     this = arch(name)
@@ -331,7 +331,7 @@ def test_it_compiles_without_spills(name, store):
         assert result.kernel.resources.spill_bytes == 0
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_no_page_is_looked_up_behind_the_last_key(store):
     """The last block is longer than the keys, with which the table of pages ends: an emulated GPU
     finds what is read behind it."""

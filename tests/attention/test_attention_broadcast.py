@@ -25,7 +25,7 @@ SHAPES = [  # of Q, K and V: [batch, heads, rows, dim], or without the batch
 ]
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_they_are_broadcast_as_in_torch(shapes):
     ours = [made(*shape).requires_grad_() for shape in shapes]
@@ -59,7 +59,7 @@ def test_by_rows_and_without_a_copy_in_numpy():
     torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_graph_knows_the_shapes():
     q, k = made(2, 5, 16), made(4, 2, 9, 16)
     compiled = torch.compile(

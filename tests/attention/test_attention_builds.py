@@ -35,7 +35,7 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(
     ("name", "dtype", "head_dim"),
     [
@@ -59,8 +59,8 @@ def test_no_tile_spills_where_products_take_most_registers(name, dtype, head_dim
     assert not any(spilled.values()), spilled
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("name", "config"), [(name, c) for name in ARCHS for c in kernels(name)], ids=str
 )

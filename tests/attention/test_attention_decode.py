@@ -100,7 +100,7 @@ def config_of(p: AttentionProblem, algorithm: dict) -> AttentionConfig:
     )  # fmt: skip
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("problem", "algorithm"), CASES.values(), ids=list(CASES))
 def test_the_kernel_is_right(problem, algorithm):
     p = problem_of(problem)
@@ -133,7 +133,7 @@ def test_the_kernel_behind_may_start_once_nothing_is_asked_for(monkeypatch, algo
     assert len(let) == (sum(x * y for x, y, _ in grids) if algorithm else 0)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_the_compiler_takes_it(store):
     configs = [
         config_of(problem_of({"others": "usedkv+pagetable+lse", **TABLE, "head_dim": 128}), SPLIT),

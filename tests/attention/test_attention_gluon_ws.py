@@ -75,7 +75,7 @@ MASKS = [
 ]
 
 
-@pytest.mark.grid(16)
+@pytest.mark.grid(8)
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("sizes", [(200, 150), (100, 420), (1, 333), (333, 1)], ids=str)
 def test_masks(mask, sizes):
@@ -99,7 +99,7 @@ def test_head_dims_and_dtypes(fields, algorithm):
     assert right(replace(PLAIN, q_len=130, right=0, **fields), **algorithm)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("groups", "tile_kv"), [(1, 64), (1, 128), (2, 64), (2, 128), (3, 64)], ids=str
 )
@@ -109,7 +109,7 @@ def test_numbers_of_warp_groups(groups, tile_kv):
     assert right(p, groups, **tile)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("head_dim", [192, 256])
 @pytest.mark.parametrize("seed", range(3))
 def test_sums_leave_through_the_memory_of_q(head_dim, seed):
@@ -130,7 +130,7 @@ BIASED = [
 ]
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("fields", "algorithm"), BIASED, ids=str)
 def test_a_bias(fields, algorithm):
     said = {"batch": 2, "kv_heads": 2, "kv_len": 152}
@@ -183,7 +183,7 @@ def test_slopes_of_any_size():
 KNOWN = sorted(GLUON_WS.features - {"bias", "append", "rotaryi", "rotaryh", "tscale", "hscale"})
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_features_together(seed):
     """Also sequences without queries and without keys, and rows of NaN behind a sequence's own."""
@@ -266,7 +266,7 @@ EIGHT = replace(
 """Values lie by columns."""
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [
@@ -332,7 +332,7 @@ def test_fp8_maxima_that_rise_when_sums_are_set_aside():
     assert right(p)
 
 
-@pytest.mark.grid(20)
+@pytest.mark.grid(10)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "e4m3fn"])
 @pytest.mark.parametrize("rise", [-30.0, 5.0, 12.0, 100.0])
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -377,7 +377,7 @@ def test_scales_that_are_not_positive(scale, head_dim):
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [
@@ -405,7 +405,7 @@ def test_it_compiles_and_spills_next_to_nothing(fields, algorithm, store):
     assert sass.count("WARPGROUP.DEPBAR") < sass.count("GMMA.64x") // 2
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize(
     ("head_dim", "stages", "resident"), [(64, 3, 3), (64, 4, 2), (128, 2, 2), (128, 3, 1)]
 )

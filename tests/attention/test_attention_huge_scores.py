@@ -80,7 +80,7 @@ SINKS = [
 ]
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("case", "sink"), [*((case, None) for case in BIASES), *SINKS])
 def test_a_bias_of_any_size(dispatcher, case, sink):
     others = "lse" if sink is None else "lse+sinks"

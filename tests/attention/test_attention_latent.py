@@ -79,7 +79,7 @@ def config_of(p: AttentionProblem, algorithm: dict) -> AttentionConfig:
     )  # fmt: skip
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(("problem", "algorithm"), CASES.values(), ids=list(CASES))
 def test_the_kernel_is_right(problem, algorithm):
     p = problem_of(problem)
@@ -99,7 +99,7 @@ def test_in_whatever_order_partitions_run(seed):
     assert worst_error(config_of(p, {}), p, H200, seed) <= 1
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_the_compiler_takes_it(store):
     p = problem_of(
         {"others": "packedq+usedq+usedkv+pagetable+latent+lse", "total_q": 4, "right": 0, **PAGES}

@@ -46,8 +46,8 @@ def interpreted(p, config, inputs):
     return operands.written(p)
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", range(len(DRAWN)))
 def test_the_portable_kernels_stay_within_the_operands(number):
     p = DRAWN[number]
@@ -69,7 +69,7 @@ def test_offsets_in_no_order_lead_nowhere_else(number):
 SIMULATED = {"gluon_ws": 3, "gluon_decode": 5, "gluon_latent": 3}
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("name", "place"), [(name, place) for name in SIMULATED for place in range(SIMULATED[name])]
 )
@@ -80,7 +80,7 @@ def test_the_kernels_in_gluon_stay_within_the_operands(name, place):
     assert worst_error(config, p, H200, seed, lying(p, seed)) <= 1.0, f"{config.name} on {p}"
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_machine_code_of_an_amd_gpu_stays_within_the_operands(store):
     """The emulated GPU reports every access outside of them."""
     p = AttentionProblem(

@@ -182,7 +182,7 @@ def test_every_kernel_of_the_default_space_is_right(form):
         assert found.ok, (config.name, found)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_nothing_spills(store):
     """The kernels that are chosen, of each form."""
     requests = []
@@ -195,7 +195,7 @@ def test_nothing_spills(store):
         assert result.kernel.resources.spill_bytes == 0, result.name
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_machine_code_of_an_amd_gpu_is_right(store):
     emulated = Dispatcher(device="emulated:mi300x", store=store)
     p = MergeStatesProblem(3, 2, 20, form="in_place", masked=True)

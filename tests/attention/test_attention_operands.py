@@ -157,7 +157,7 @@ def bounds(most: int):
     return st.none() | st.integers(-most, most)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @given(
     bounds(40), bounds(40), st.integers(0, 8), st.booleans(), st.integers(0, 30), st.integers(0, 30)
 )

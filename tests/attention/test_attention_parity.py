@@ -45,7 +45,7 @@ def dispatcher():
     return Dispatcher()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("number", SMALL)
 def test_a_part_of_the_grid_is_right(dispatcher, number):
     wrong = compute(dispatcher, GRID[number], number, "cpu")

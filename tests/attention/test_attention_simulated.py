@@ -12,7 +12,7 @@ H200 = device("h200")
 COUNTS = {"gluon_ws": 3, "gluon_turned": 4, "gluon_decode": 8, "gluon_latent": 5}
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "place"), [(n, place) for n in COUNTS for place in range(COUNTS[n])]
 )

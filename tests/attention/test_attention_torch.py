@@ -60,7 +60,7 @@ def test_a_call_is_one_node():
     assert graphs.seen == [["tilewright.attention.default"]]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_lengths_may_change_without_another_graph():
     def model(q, k, v):
         return flash_attn_func(q, k, v, causal=True, window_size=(5, 0))
@@ -89,7 +89,7 @@ def test_outputs_are_as_the_problem_has_them(seed):
     assert family.outputs(call) == tuple(o for o in family.operands(stated) if o.role == "out")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_compiled_call_has_fresh_dropout_from_torchs_seed():
     given, compiled = qkv(), torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")
     torch.manual_seed(1)
@@ -112,7 +112,7 @@ def _caches():
     return caches
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
 def test_a_step_that_appends_to_the_cache_is_compiled(apart):
     graphs, plain = Graphs(), _caches()
@@ -127,7 +127,7 @@ def test_a_step_that_appends_to_the_cache_is_compiled(apart):
     assert graphs.seen == [[f"tilewright.{name}" for name in names]]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
     def model(q, k_cache, v_cache, new, used):
@@ -145,7 +145,7 @@ def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
         torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-3)  # sums in another order
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
 def test_inductor_copies_no_cache(apart, tmp_path, monkeypatch):
     """Nor reads it from a wrong place: torch 2.11 did, of views of one tensor."""
@@ -176,7 +176,7 @@ def test_a_planned_run_is_compiled():
     assert graphs.seen == [["tilewright.attention.default"]]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_planned_run_of_latent_attention_is_compiled():
     a = LatentAttention("cpu")
     starts, indices, used = (
@@ -192,7 +192,7 @@ def test_a_planned_run_of_latent_attention_is_compiled():
         compiled(q, None, cache[..., :32], cache[..., 32:])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_keeps_the_call(strict):
     class Model(torch.nn.Module):
@@ -217,7 +217,7 @@ def test_fake_tensors_have_the_outputs_shapes():
             tw.attention(q, k[..., :8], v)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_gradients_in_a_graph_are_those_outside_of_it():
     given = [x.requires_grad_() for x in qkv()]
     compiled = torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")

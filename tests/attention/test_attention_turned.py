@@ -42,7 +42,7 @@ CASES = [
 ]
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("fields", CASES, ids=str)
 def test_it_is_right(fields):
     p = replace(PLAIN, **fields)
@@ -96,7 +96,7 @@ def test_it_refuses(fields, reason):
     assert reason in verdict.reason
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_it_compiles(store):
     p = replace(PLAIN, head_dim=128, head_dim_v=128, right=0)
     config = config_of(p, tile_q=192, num_warps=12, num_stages=4)

@@ -31,7 +31,7 @@ PACKED = {"total_q": 50, "total_kv": 70, "others": "packedq+packedkv"}
 BOTH, CUDNN_ALONE, FLASH_ALONE = (CUDNN, FLASH), (CUDNN,), (FLASH,)
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("fields", "calls"),
     [

@@ -10,7 +10,7 @@ from lying_serving import CASES, Calls, attended, near  # noqa: E402
 from tilewright.flash_attn import flash_attn_with_kvcache  # noqa: E402
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_garbage_on_the_device_leads_nowhere(case):
     calls = Calls("cpu", seed=7, dtype=torch.float32, dim=16, heads=2, kv_heads=1)

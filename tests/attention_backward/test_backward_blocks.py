@@ -45,16 +45,16 @@ def check(problem, seed=0, **algorithm):
     assert found.ok, (chosen.name, str(problem), str(found))
 
 
-@pytest.mark.grid(3)
-@pytest.mark.turns(3)
+@pytest.mark.grid(2)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("sizes", [(40, 67), (67, 40), (1, 70), (70, 1), (64, 96), (3, 0)], ids=str)
 def test_sizes_under_masks(sizes, mask):
     check(problem_of(*sizes, **MASKS[mask]))
 
 
-@pytest.mark.grid(2)
-@pytest.mark.turns(3)
+@pytest.mark.grid(1)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("tile", [(16, 16), (16, 32), (32, 32)])
 @pytest.mark.parametrize("density", [0.0, 0.25, 1.0])
 def test_tiles_and_steps_within_blocks(tile, density):
@@ -83,8 +83,8 @@ FORMS = {
 }
 
 
-@pytest.mark.grid(2)
-@pytest.mark.turns(4)
+@pytest.mark.grid(1)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("form", FORMS)
 def test_features_within_blocks(form):
     check(problem_of(70, 67, right=0, **FORMS[form]), seed=5)
@@ -94,7 +94,7 @@ def mask_of(*shape, share=0.4):
     return np.random.default_rng(7).uniform(size=shape) < share
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("mask", MASKS)
 def test_lists_have_the_queries_that_see_a_block_whole_ones_first(mask):
     p = problem_of(16 * 300 + 3, 100, head_dim=16, block_size=16, **MASKS[mask])
@@ -141,7 +141,7 @@ def attend(q, k, v, blocks):
     return tw.attention(q, k, v, blocks=blocks, block_size=16, mask="causal")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_autograd_gives_the_gradients_of_a_boolean_bias():
     """A row of blocks that is empty has no gradient; a column that is empty neither."""
     given, blocks = operands(), mask_of(1, 2, 3, 4, share=0.6)
@@ -169,7 +169,7 @@ def test_hidden_keys_may_be_nan():
     )
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_compiled_call_has_the_gradients_of_the_call():
     given, blocks = operands(), torch.from_numpy(mask_of(1, 2, 3, 4))
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
@@ -219,8 +219,8 @@ def right(p, seed=0):
     return worst_error(c, p, device("h200"), seed) <= 1
 
 
-@pytest.mark.grid(4)
-@pytest.mark.turns(4)
+@pytest.mark.grid(2)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("sizes", [(300, 290), (100, 420), (420, 200), (1, 333)], ids=str)
 def test_hopper_s_kernels_in_simulation(sizes, mask):
@@ -241,8 +241,8 @@ SIMULATED = {
 }
 
 
-@pytest.mark.grid(2)
-@pytest.mark.turns(4)
+@pytest.mark.grid(1)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("form", SIMULATED)
 def test_forms_in_simulation(form):
     assert right(large(**{"right": 0, **SIMULATED[form]}), seed=3)
@@ -299,7 +299,7 @@ def test_words_and_names_are_read_as_they_are_written():
 ARCHS = selection.architectures(("sm_90", "gfx942", "gfx950", "gfx1201"))
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(20)
 @pytest.mark.parametrize("name", ARCHS)
 def test_it_compiles_without_spills(name, store):
     this = arch(name)
@@ -313,7 +313,7 @@ def test_it_compiles_without_spills(name, store):
         assert result.kernel.resources.spill_bytes == 0, result.part
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(20)
 def test_hopper_s_kernels_spill_no_more_than_without_blocks(store):
     those = [on_hopper(large(head_dim=dim, right=0)) for dim in (64, 128)]
     results = build_once([(c, "sm_90") for c in those], store).results

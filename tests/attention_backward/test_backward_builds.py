@@ -40,7 +40,7 @@ def built(store):
     return {(r.arch.name, r.name, r.part): r for r in report.results}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("case", BUILT, ids=str)
 def test_nothing_spills(case, built):
     config = kernel(*case)

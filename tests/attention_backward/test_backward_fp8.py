@@ -52,7 +52,7 @@ def plainly(q, k, v, layout):
     return o.transpose(1, 2) if layout == "bshd" else o
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("kind", ["", "tscale", "hscale", "bscale"])
 def test_gradients_are_those_of_the_scaled_operands(kind, layout):
@@ -78,7 +78,7 @@ def test_gradients_are_those_of_the_scaled_operands(kind, layout):
         torch.testing.assert_close(x.grad.float(), one, rtol=0.05, atol=0.05 * one.abs().max())
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_cache_in_fp8_under_queries_in_16_bits(dtype):
     given = operands("bshd", dtype)
@@ -92,7 +92,7 @@ def test_a_cache_in_fp8_under_queries_in_16_bits(dtype):
     assert given[0].grad.dtype is dtype
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_without_a_word_of_the_caller_torch_rounds_to_fp8():
     q, k, v = (x.detach().requires_grad_() for x in operands("bshd"))
     tw.attention(q, k, v, dtype_o="fp16").sum().backward()

@@ -65,7 +65,7 @@ def pipelines_of(p: AttentionBackwardProblem) -> list[str]:
     return [*dict.fromkeys(c.pipeline for c in gluon(p))]
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("bound", [None, 0])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("seed", range(2))
@@ -89,7 +89,7 @@ MASKS = [
 ]
 
 
-@pytest.mark.grid(13)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("sizes", [(200, 150), (100, 420), (420, 200), (1, 333), (333, 1)], ids=str)
 def test_masks(mask, sizes):
@@ -100,7 +100,7 @@ def test_masks(mask, sizes):
     )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -136,7 +136,7 @@ def test_head_dims_dtypes_and_heads_that_share_keys(fields):
 BIASED = {"bias_shape": (1, 2), "grads": "dq+dk+dv+dbias"}
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("fields", "ordered"),
     [
@@ -210,8 +210,8 @@ def test_a_bias_that_the_copy_engine_does_not_read_is_refused():
 KNOWN = ("softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv")
 
 
-@pytest.mark.turns(2)
-@pytest.mark.grid(2)
+@pytest.mark.turns(4)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("seed", range(16))
 def test_features_together(seed):
     """Also sequences without queries and without keys, and rows of NaN behind a sequence's own."""
@@ -258,7 +258,7 @@ def test_turns_are_counted_without_a_gap(tile, data):
     assert all(turns == [*range(len(turns))] for turns in adding.values())
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("heads", "group", "head_dim"),
     [(19, 1, 64), *((*n, d) for n in ((1, 2), (2, 1), (3, 2)) for d in (64, 128, 192, 256))],
@@ -290,7 +290,7 @@ def test_terms_of_rows_lie_in_the_gradient_of_q_until_it_is_written():
     assert terms < set(_sizes(short))
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("ordered", [False, True])
 def test_more_sequences_than_are_looked_at_together(ordered):
     p = AttentionBackwardProblem(
@@ -494,7 +494,7 @@ def test_an_array_without_elements_or_with_repeated_rows_is_refused():
         assert FAMILY.supports(config_of(PLAIN), p, SM_90).rule == "descriptors"
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_few_registers_are_spilled_and_products_overlap(store):
     dims = ((64, 64, True), (128, 128, False), (128, 128, True), (192, 128, True), (256, 256, True))
     configs = [

@@ -61,8 +61,8 @@ def owned(p, inputs):
     return True
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", range(8))
 def test_the_portable_kernels_stay_within_the_operands(dispatcher, number):
     p = cases(8)[number]
@@ -75,8 +75,8 @@ def test_the_portable_kernels_stay_within_the_operands(dispatcher, number):
     assert found.ok, (config.name, str(p), str(found))
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", range(4))
 def test_offsets_in_no_order_lead_nowhere_else(dispatcher, number):
     p = cases(8)[number]
@@ -94,7 +94,7 @@ def gluon(pipeline, ordered):
     return p, next(c for c in configs if (c.pipeline, c.ordered) == (pipeline, ordered))
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("pipeline", ["gluon_ws", "gluon_lean", "gluon_roles"])
 def test_the_kernels_in_gluon_stay_within_the_operands(pipeline, ordered):

@@ -42,8 +42,8 @@ def dispatcher():
     return Dispatcher()
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", SMALL)
 def test_a_part_of_the_grid_is_right(dispatcher, number):
     wrong = compute(dispatcher, GRID[number], number, "cpu")

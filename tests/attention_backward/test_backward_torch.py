@@ -65,7 +65,7 @@ def test_slopes_learn():
     close(torch.autograd.grad(o, [slopes], by), torch.autograd.grad(wanted, [slopes], by))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_lse_has_a_gradient_and_may_be_asked_for():
     given = qkv()
     found = tw.attention(*given, mask="causal", lse=True)
@@ -82,7 +82,7 @@ def test_lse_has_a_gradient_and_may_be_asked_for():
         )
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_call_that_records_returns_what_it_was_asked_for():
     """The forward pass writes LSE, which the caller did not ask for."""
     q, k, v = qkv()
@@ -102,7 +102,7 @@ def given_and_wanted():
     return [x.detach() for x in (q, k, v, o, lse, do)], wanted
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_gradients_are_written_to_given_tensors_or_added_to_them():
     given, wanted = given_and_wanted()
     found = tuple(torch.full_like(x, torch.nan) for x in wanted)
@@ -114,7 +114,7 @@ def test_gradients_are_written_to_given_tensors_or_added_to_them():
     close(found, [2 * wanted[0], 3 * wanted[1], 2 * wanted[2]])
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_graph_knows_that_gradients_are_added_to():
     given, wanted = given_and_wanted()
 
@@ -138,7 +138,7 @@ def test_dropout_is_the_same_in_both_passes():
     torch.testing.assert_close((dv * v).sum(), (o * by).sum(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_it_is_whole(dynamic):
     def model(q, k, v):
@@ -153,7 +153,7 @@ def test_compiled_it_is_whole(dynamic):
         close(torch.autograd.grad(found, given, by), torch.autograd.grad(wanted, given, by))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_checkpointing_repeats_it():
     from torch.utils.checkpoint import checkpoint
 
@@ -172,7 +172,7 @@ def dropping(q, k, v):
     return flash_attn_func(q, k, v, dropout_p=0.3, causal=True, deterministic=True)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_checkpointing_repeats_a_seed_that_torch_drew():
     from torch.utils.checkpoint import checkpoint
 
@@ -184,7 +184,7 @@ def test_checkpointing_repeats_a_seed_that_torch_drew():
     assert all(map(torch.equal, *found))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_compiled_a_seed_that_torch_drew_serves_both_passes():
     given, found = qkv(), []
     for model in (dropping, torch.compile(dropping, fullgraph=True, backend="aot_eager")):
@@ -194,7 +194,7 @@ def test_compiled_a_seed_that_torch_drew_serves_both_passes():
     assert all(map(torch.equal, *found))
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_packed_rows_have_the_gradients_of_each_sequence_and_stay_one_graph():
     at = torch.tensor([0, 5, 5, 25], dtype=torch.int32)  # the second sequence is empty
     q, k, v = (torch.randn(25, heads, DIM, requires_grad=True) for heads in (4, 1, 1))

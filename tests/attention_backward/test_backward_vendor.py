@@ -104,7 +104,7 @@ PACKED = {"total_q": 80, "total_kv": 130, "others": "packedq+packedkv"}
 BOTH, CUDNN_ALONE, FLASH_ALONE = (CUDNN, FLASH), (CUDNN,), (FLASH,)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("fields", "wanted"),
     [

@@ -66,8 +66,8 @@ def stated(name: str) -> list[object]:
     return list(EVERY[name].problems())
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", KERNELS, ids=lambda case: case.name)
 def test_problems_are_stated_once_and_can_be_served(case):
     problems = stated(case.name)
@@ -84,7 +84,7 @@ def test_problems_are_stated_once_and_can_be_served(case):
     assert ops.family(problem.family).supports(candidates[0], problem, this)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_parts_have_problems_and_leave_some_out():
     for case in KERNELS:
         problems = stated(case.name) if case.parts else []
@@ -148,7 +148,7 @@ def test_a_call_that_writes_nothing_is_not_timed():
         host.checked({**good, "idle": lambda: out}, a, b, out)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_torch_s_functions_are_held_to_torch_s_results(monkeypatch):
     torch = pytest.importorskip("torch")
     assert all("ours" in name or "torch's" in name for name in host.functions("cpu"))

@@ -8,7 +8,7 @@ import conv_counted
 from tilewright.ops.conv import engine_record
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_rule_is_what_the_record_gives():
     assert conv_counted.DRAW.counted(conv_counted.DRAW.as_chosen(0)) == engine_record.RECORD
 

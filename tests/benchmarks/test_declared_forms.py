@@ -53,7 +53,7 @@ def in_fp32(problem):
     )
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_a_form_computes_what_the_operation_does(problem):
     for p in (problem, in_fp32(problem)):
@@ -93,7 +93,7 @@ def test_what_is_far_is_told():
     assert far(p, {"y": np.float32(wanted["y"] * 1.15)}, wanted).startswith("y is outside")
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("problem", FIRST, ids=lambda p: p.family)
 def test_a_form_is_compiled_whole(problem, monkeypatch):
     """Traced as for a GPU; the compiler behind it takes too long here."""
@@ -111,8 +111,8 @@ def test_a_form_is_compiled_whole(problem, monkeypatch):
         torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
-@pytest.mark.turns(24)
-@pytest.mark.grid(2)
+@pytest.mark.turns(48)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("problem", FIRST, ids=lambda p: p.family)
 def test_every_operation_is_compared(problem, bench, monkeypatch):  # noqa: F811
     """Its outputs in place and those that are made, in the interpreter beside torch."""
@@ -192,7 +192,7 @@ def test_how_far_ahead_of_compiled_torch_a_kernel_could_be():
     assert graphs.by_sheet is None and graphs.by_copy == pytest.approx(1.1)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
     monkeypatch.setattr(rivals, "_GPU", "cpu")

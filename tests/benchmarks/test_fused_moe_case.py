@@ -42,7 +42,7 @@ def prepared(model, load="balanced", tokens=9):
     return cell, moe_layers.operands(cell, "cpu"), moe_layers.routings(cell, "cpu")
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("model", SIZES)
 @pytest.mark.parametrize("load", LOADS)
 def test_all_sides_compute_what_is_right(model, load, monkeypatch):
@@ -76,7 +76,7 @@ def test_what_is_not_right_is_left_out_and_ours_must_be():
             case.right(cell, given, {name: nothing}, routed)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("model", SIZES)
 def test_kernels_that_are_built_ahead_are_those_of_calls(model, tmp_path, monkeypatch):
     cell, given, routed = prepared(model)
@@ -126,7 +126,7 @@ def printed(script, **variables):
     return done.stdout.splitlines()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_rival_is_right_in_the_interpreter():
     found = dict(line.split(": ") for line in printed("moe_interpreted.py"))
     assert len(found) == 5
@@ -134,7 +134,7 @@ def test_the_rival_is_right_in_the_interpreter():
         assert float(far) < (0.8 if name.startswith("fp8") else 0.01), name
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_calls_find_the_kernels_that_were_built_ahead(tmp_path):
     lines = printed("moe_compiled.py", TRITON_CACHE_DIR=str(tmp_path))
     assert lines == ["2 2", "4 4"]

@@ -30,7 +30,7 @@ def small(monkeypatch):
     monkeypatch.setattr(hugging_face, "config", lambda name: configs[name]())
 
 
-@pytest.mark.turns(64)
+@pytest.mark.turns(128)
 @pytest.mark.parametrize("name", ["llama", "mixture"])
 @pytest.mark.parametrize("make", [hugging_face.prefill, hugging_face.decode])
 def test_both_sides_agree_at_each_step(make, name):
@@ -40,7 +40,7 @@ def test_both_sides_agree_at_each_step(make, name):
         torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.1)
 
 
-@pytest.mark.turns(64)
+@pytest.mark.turns(128)
 def test_a_step_in_a_graph_is_the_same_each_time():
     steps = hugging_face.in_a_graph("llama", 3, "cpu")
     for step in steps.values():

@@ -18,7 +18,7 @@ from tilewright.torch.installing import decisions
 from tilewright.tune import ahead
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_steps_of_every_way_are_timed_and_right(monkeypatch):
     monkeypatch.setattr(installed, "STEPS", 2)
     monkeypatch.setattr(installed, "ROUNDS", 2)
@@ -43,7 +43,7 @@ def test_a_wrong_result_is_refused(monkeypatch):
     assert tw_installed() is None
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_forward_pass_is_taken_by_the_ways_that_are_asked_for(monkeypatch):
     monkeypatch.setattr(installed, "STEPS", 1)
     monkeypatch.setattr(installed, "ROUNDS", 2)
@@ -92,7 +92,7 @@ def test_a_process_ends_with_the_one_that_started_it():
     until(lambda: not runs(int(done.stdout)))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_prepared_way_has_the_calls_of_a_step_measured(monkeypatch):
     asked = []
 

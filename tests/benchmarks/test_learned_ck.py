@@ -107,7 +107,7 @@ def test_a_pipeline_that_was_not_seen_is_one_with_as_many_buffers():
     assert rows[0] == rows[1] != rows[2]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_what_is_learned_elsewhere_is_carried_over(tmp_path: Path):
     pytest.importorskip("lightgbm")
     others = [replace(layer, n=layer.n + 1) for layer in LAYERS]
@@ -119,7 +119,7 @@ def test_what_is_learned_elsewhere_is_carried_over(tmp_path: Path):
         carried(problems, problems)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_what_is_planted_is_learned_and_recorded(file: Path, tmp_path: Path, monkeypatch: Any):
     pytest.importorskip("lightgbm")
     said = judged(read(file), "problem")

@@ -15,7 +15,7 @@ def small(monkeypatch):
         monkeypatch.setattr(llama, name, size)
 
 
-@pytest.mark.turns(64)
+@pytest.mark.turns(128)
 @pytest.mark.parametrize(("make", "fused"), [(llama.prefill, False), (llama.decode, True)])
 def test_both_sides_agree(make, fused):
     steps = make(3, "cpu", 1, fused)

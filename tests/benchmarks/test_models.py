@@ -127,7 +127,7 @@ def test_gradients_that_normalizations_cancel_are_no_fault(monkeypatch):
     assert compared(unlike(), monkeypatch, deep)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -99,7 +99,7 @@ def case(**more) -> Case:
     return Case("toy", "a toy", "torch", lambda: [PROBLEM], **{**usual, **more})
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_kernels_are_searched_checked_and_timed_both_ways(bench):
     said = []
     stage = on_gpu.OnGpu(case(), PROBLEM, bench, 5, said.append)
@@ -117,7 +117,7 @@ def test_kernels_are_searched_checked_and_timed_both_ways(bench):
     bench.release()
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_wrong_contender_is_told_and_left_out(bench):
     def liar(problem, bench):
         return {"liar": lambda inputs, outputs: lambda: torch.ones(32, 32, dtype=torch.bfloat16)}
@@ -147,7 +147,7 @@ def test_a_kernel_that_cannot_be_built_is_told(bench):
     assert first in stage.wrong
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("ours", ["answered", "estimated", "learned"])
 def test_a_dispatchers_answers_are_contenders(bench, ours, monkeypatch):
     asked = []
@@ -212,7 +212,7 @@ def test_operands_of_pointers_are_drawn_again(bench):
     assert drawn == [5, 5]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_rivals_of_ours_compute_another_problem_on_the_same_operands(bench, monkeypatch):
     monkeypatch.setattr(rivals, "OWN", 1)
     monkeypatch.setattr(rivals, "_GPU", "cpu")
@@ -234,7 +234,7 @@ def test_rivals_of_ours_compute_another_problem_on_the_same_operands(bench, monk
     assert verify.compare(got, plain, verify.tolerance(rivals.bare_of(scaled), None)).ok
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("ours", ["searched", "answered"])
 def test_what_is_surely_wanted_is_built_at_once(bench, ours):
     """What a problem then tries first is there."""
@@ -375,7 +375,7 @@ def test_kernels_that_steps_in_graphs_ask_for_are_built_once(bench, monkeypatch)
     assert [c.name for (c,) in built] == [wanted[0].name]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_problem_leaves_its_row_and_the_kernels_that_were_picked(bench):
     row, used = bench.compared(case(), PROBLEM, 5, lambda text: None)
     picked = {row.ratio(way, "ours").kernel for way in row.samples}

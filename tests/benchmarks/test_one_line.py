@@ -14,7 +14,7 @@ def small(device: str):
     return model, (torch.randn(1, 4, 8, 8), torch.randn(1, 3, 8))
 
 
-@pytest.mark.turns(64)
+@pytest.mark.turns(128)
 def test_a_u_net_is_taken_whole_and_right():
     steps = one_line.inference(small, compiled=False, device="cpu")
     assert set(steps) == {"ours", "vendor"}

@@ -179,7 +179,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_flex_attention_computes_what_ours_do(form, uncompiled):

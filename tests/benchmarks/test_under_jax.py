@@ -9,7 +9,7 @@ pytest.importorskip("jax")
 from cases import under_jax
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
     ("make", "size"),

@@ -267,7 +267,7 @@ def test_a_manifest_that_names_another_file_is_no_bundle_without_a_table(path: P
         Bundle(path, trusted=True)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

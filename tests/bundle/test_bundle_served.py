@@ -39,7 +39,7 @@ def test_it_serves_without_triton_torch_and_a_compiler(tmp_path: Path) -> None:
     assert "/nonexistent' does not start" in done.stderr and "10 µs more" in done.stderr
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_wheel_is_the_same_bytes_and_what_pip_wants(tmp_path: Path) -> None:
     paths = [
         write_wheel(content(names), "tilewright-kernels-sm90", tmp_path / str(number))

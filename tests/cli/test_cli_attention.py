@@ -54,7 +54,7 @@ def test_explain_and_expand(cli):
     assert "legal kernels" in text
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     out, page = tmp_path / "out", tmp_path / "page.html"
     words = ("sweep", space, "--problems", shapes, "--family", "attention", "--out", out)
@@ -72,7 +72,7 @@ def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     assert "attention b1 h2:1 1×40 d16 bf16 lse" in page.read_text()
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_tune_a_table_and_what_it_answers(cli, shapes, monkeypatch, tmp_path):
     def small(self, problem, arch):
         signature = {"mask": [problem.mask.kind], "features": [problem.features]}

@@ -34,7 +34,7 @@ def failing(monkeypatch):
     monkeypatch.setattr(tilewright.compile, "build", build)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_build_for_two_vendors_then_from_the_store(cli, space, store):
     words = ("build", space, NAME, "--arch", "sm_90", "--arch", "gfx942", "--workers", "2")
     document = cli.json(*words)
@@ -48,7 +48,7 @@ def test_build_for_two_vendors_then_from_the_store(cli, space, store):
     assert "note: $.trait_config.scheduler" in text
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_limit_is_for_each_arch_and_is_said(cli, space):
     words = ("build", space, "--arch", "sm_90", "--arch", "sm_80", "--limit", "1")
     text = cli(*words)
@@ -133,7 +133,7 @@ def test_wrong_preparations_exit_with_2(cli, shapes):
     assert "no_gpu" in cli.fails(2, "prepare", shapes[0], "--device", "no_gpu")
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_list_show_and_inspect(cli, space, store):
     assert "no such kernel" in cli("kernels", "list")
     assert cli.json("kernels", "list") == []
@@ -169,7 +169,7 @@ def test_show_a_kernel_that_was_never_built(cli):
     assert "sm_90   not built" in text
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_inspect_builds_what_is_missing(cli):
     text = cli("kernels", "inspect", NAME, "--arch", "sm_80", "--what", "sass")
     assert "HMMA" in text
@@ -186,7 +186,7 @@ def test_inspect_reports_a_failed_build(cli, failing):
     assert "no luck" in cli.result.stderr
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_outdated_builds_are_marked(cli, store):
     from tilewright.cli.selection import named
     from tilewright.compile import Store, find
@@ -199,7 +199,7 @@ def test_outdated_builds_are_marked(cli, store):
     assert sum(line.endswith("outdated") for line in cli("kernels", "list").splitlines()) == 1
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_check_finds_damage(cli, store):
     assert "does not exist yet" in cli("kernels", "check")
     cli("build", NAME, "--arch", "sm_90")
@@ -212,7 +212,7 @@ def test_check_finds_damage(cli, store):
     assert not cli.json("kernels", "check", code=1)["ok"]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_registry_there_and_back(cli, space, store, tmp_path):
     cli("build", space, "--arch", "sm_90")
     file = tmp_path / "r.json"
@@ -229,7 +229,7 @@ def test_a_registry_there_and_back(cli, space, store, tmp_path):
     assert "no problem found" in cli("registry", "check", file)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_check_of_a_registry_finds_what_would_not_work(cli, space, store, tmp_path):
     cli("build", space, "--arch", "sm_90")
     file = tmp_path / "r.json"
@@ -257,7 +257,7 @@ def test_bad_registries(cli, space, tmp_path, monkeypatch):
     assert message.startswith(f"cannot write {inside_a_file}: ")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_another_users_kernels_need_trust(cli, store, tmp_path, monkeypatch):
     cli("build", NAME, "--arch", "sm_90")
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "somebody-else"))

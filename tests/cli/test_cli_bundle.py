@@ -37,7 +37,7 @@ def stated() -> list[GemmProblem]:
     ]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_what_is_chosen_for_problems_is_served(cli, tmp_path: Path, problems: Path) -> None:
     out = tmp_path / "h200.bundle"
     made = cli.json("bundle", problems, "--device", "h200_sxm", "-o", out)
@@ -62,7 +62,7 @@ def test_what_is_chosen_for_problems_is_served(cli, tmp_path: Path, problems: Pa
     assert found["chosen"] == chosen[0] and len(found["fates"]) == len(set(chosen))
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_the_order_of_inputs_and_architectures_does_not_matter(cli, tmp_path: Path) -> None:
     table = Table.of([row(gemm(64), PLAIN)])
     file.save(table, tmp_path / "t.json")
@@ -112,7 +112,7 @@ def test_a_strangers_bundle(cli, tmp_path: Path, monkeypatch) -> None:
     assert "wrong: " in cli.result.stdout
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl", "set"])
 def test_problems_can_be_built(tmp_path: Path, form: str) -> None:
     """From a list in any form; the kernels are those that the architecture's GPUs would choose."""

@@ -39,7 +39,7 @@ def complete(line, shell="bash", **more):
     return done.stdout
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -71,7 +71,7 @@ def test_all_names_are_offered():
     assert set(completion.gpus("")) == set(devices())
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_can_be_shown(shell):
     own = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # the shell is named instead

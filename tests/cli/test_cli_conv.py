@@ -54,7 +54,7 @@ def test_explain_and_expand(cli):
     assert "legal kernels" in text
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     out, page = tmp_path / "out", tmp_path / "page.html"
     words = ("sweep", space, "--problems", shapes, "--family", "conv", "--out", out)
@@ -66,7 +66,7 @@ def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     assert "conv n1 c16 k16 6x6 filter 2x2 bf16 data groups 2 stride 2x2" in page.read_text()
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_tune_a_table_and_what_it_answers(cli, shapes, monkeypatch, tmp_path):
     def small(self, problem, arch):
         return KernelSpace("conv", {"direction": [problem.direction], **ALGORITHMS})
@@ -84,7 +84,7 @@ def test_tune_a_table_and_what_it_answers(cli, shapes, monkeypatch, tmp_path):
     assert json.dumps(exact["chosen"]).count("conv_forward") >= 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_profile_lists_every_instance(cli, monkeypatch):
     def wide(self, problem, arch):
         few = {name: values[:1] for name, values in ALGORITHMS.items()}

@@ -37,8 +37,8 @@ def closing(*numbers: int):
     return lambda: [os.close(number) for number in numbers]
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize(
     ("words", "code"),
@@ -55,7 +55,7 @@ def test_streams_may_be_closed(words, code, closed):
         assert len(ran.stderr.splitlines()) == 1
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_nothing_is_printed_into_a_file_that_took_a_closed_streams_number(store):
     """The next file that is opened would: one of the store's, a lock, a pipe to a child."""
     words = ["build", NAME, "--arch", "sm_90", "--store", str(store)]
@@ -65,8 +65,8 @@ def test_nothing_is_printed_into_a_file_that_took_a_closed_streams_number(store)
     assert [kernel.name for kernel in kept.entries()] == [NAME] and kept.verify() == []
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     "words", [["archs"], ["archs", "--json"], ["archs", "sm_90"], ["--help"]], ids=" ".join
 )
@@ -79,7 +79,7 @@ def test_a_full_disk_is_one_line(words):
     assert re.fullmatch(r"error: (standard output: )?No space left on device\n", ran.stderr)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("words", "columns"),
     [
@@ -154,7 +154,7 @@ def harmless(text: str) -> bool:
     return not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", re.sub(r"\x1b\[\d*m", "", text))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_names_from_files_are_harmless_on_a_terminal(tmp_path):
     described = tmp_path / "gpu.json"
     described.write_text(json.dumps({**asdict(device("h200")), "name": HOSTILE}))
@@ -163,8 +163,8 @@ def test_names_from_files_are_harmless_on_a_terminal(tmp_path):
         assert harmless(text) and r"\x1b]0;owned" in text
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -205,7 +205,7 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "module",
     [

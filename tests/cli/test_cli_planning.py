@@ -120,7 +120,7 @@ def test_explain_counts_the_refused_by_rule(cli):
     assert all(f["name"] in everything for f in fates)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_explain_keeps_to_a_limit_on_the_workspace(cli):
     words = ("explain", "gemm", "m=32", "n=512", "k=8192", "--device", "h200_sxm")
     assert "_split_k" in cli.json(*words)["chosen"]
@@ -151,7 +151,7 @@ def test_explain_without_a_kernel_says_so_and_fails(cli, tmp_path, space):
     assert cli.json(*words, *where, code=1)["chosen"] == ""
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

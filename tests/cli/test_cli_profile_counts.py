@@ -8,7 +8,7 @@ KERNEL = "gemm_rcr_fp16_fp16_fp16_fp32_64x64x64_w4_s2_basic_tile_g8_direct_padmn
 WORDS = ("profile", "gemm", "m=64", "n=64", "k=128", "dtype=fp16", "--on", "emulated:mi300x")
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_it_counts_the_named_kernel(cli):
     document = cli.json(*WORDS, "--kernel", KERNEL)
     assert document["emulated"] is True and document["device"]["arch"] == "gfx942"
@@ -26,7 +26,7 @@ def test_it_counts_the_named_kernel(cli):
     assert "\nestimated " in shown
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_it_executes_the_kernels_with_the_least_estimated_times(cli):
     both = ("--kernel", KERNEL, "--kernel", KERNEL.replace("64x64x64_w4", "64x64x64_w8"))
     shown = cli(*WORDS, *both, "--top", "1")

@@ -23,7 +23,7 @@ def test_profiles_and_sets_have_different_names():
     assert {"attention_backward:flash", "conv:resnet", "conv:pytorch"} <= {*profiles()}
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("on", ["sm_90", "gfx942"])
 def test_a_profile_is_of_its_family_and_has_kernels(name, on):
@@ -35,7 +35,7 @@ def test_a_profile_is_of_its_family_and_has_kernels(name, on):
         assert any(family.supports(c, problem, this) for c in configs), problem
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_are_all(family):
     this = arch("sm_90")
@@ -62,7 +62,7 @@ def test_every_kind_of_training_call_has_the_kernels_of_its_gradients():
     assert {p.grads for p in biased} == {"dq+dk+dv", "dq+dk+dv+dbias"}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_profiles_kernels_serve_other_sizes_of_its_kinds_of_layers():
     """Of audio: the layers of models that the profile does not list, in all directions."""
     this, of = arch("gfx942"), ops.family("conv")

@@ -18,7 +18,7 @@ def test_run_planned_for_an_emulated_gpu_is_emulated(cli):
     assert there["executed"] and not there["findings"] and there["check"]["ok"]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_run_computes_and_checks(cli):
     text = cli(*WORDS, "--seed", "5")
     assert "within tolerance: 100.0000%" in text
@@ -99,7 +99,7 @@ def test_compare_judges_two_kernels_and_says_how(cli):
     assert "8 pairs, wall" in cli(*same)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_profile_ranks_what_runs_and_says_why_others_do_not(cli):
     other = NAME.replace("bf16", "fp16")
     words = ("gemm", "m=16", "n=32", "k=32", "--devices", "cpu", "--kernel", NAME)
@@ -123,7 +123,7 @@ def test_what_cannot_be_compared(cli):
     assert "no method 'wall'" in cli.fails(2, *words, "method=wall")
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
     text = cli("demo")
     for number in range(1, 6):
@@ -142,7 +142,7 @@ def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
     assert document["explanation"]["chosen"]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_what_the_demo_suggests_next_works(cli, monkeypatch):
     from tilewright.compile import BuildReport
 
@@ -172,7 +172,7 @@ def test_the_demo_names_the_program_as_a_shell_finds_it(monkeypatch, tmp_path):
     assert _program() == "tilewright"
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_a_wrong_result_fails_the_demo(cli, monkeypatch):
     from tilewright import verify
     from tilewright.compile import BuildReport

@@ -72,7 +72,7 @@ def test_a_sweep_measures_shows_and_goes_on(cli, crew, space, shapes, tmp_path):
     assert "_fp16_" in crew.made[-1].kernel and crew.made[-1].problem.dtype_a == "fp16"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_options_reach_what_they_are_for(cli, crew, space, shapes, tmp_path):
     words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o")
     cli(*words, *SWEEP, "--match", "*_tma_*", "--timeout", "7", "--arch", "sm_90")
@@ -90,7 +90,7 @@ def test_options_reach_what_they_are_for(cli, crew, space, shapes, tmp_path):
     ]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_a_shipped_set_brings_its_problems(cli, crew, tmp_path):
     words = ("sweep", "gemm:small", "--out", tmp_path / "o", *SWEEP, "--match", "*_128x128x*_al1")
     document = cli.json(*words)
@@ -140,7 +140,7 @@ def test_a_dry_run_counts_and_touches_nothing(cli, crew, space, shapes, tmp_path
     assert document["builds"]["missing"] == 1 and "devices" not in document
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_on_gpus_the_vendors_library_is_counted_apart(cli, space, shapes, tmp_path, monkeypatch):
     group = replace(GROUP, interpreted=False)
     there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
@@ -176,7 +176,7 @@ def test_builds_have_their_own_time_limit(cli, space, shapes, tmp_path, monkeypa
     assert limits == [7.0, 7.0]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_compile_only_needs_no_device(cli, crew, space, shapes, tmp_path, store):
     words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", "--compile-only",
              "--arch", "sm_90", "--match", "*_tma_*")  # fmt: skip
@@ -273,7 +273,7 @@ def test_results_show_the_best_and_the_rest(cli, swept, crew):
     assert document["coverage"][0]["statuses"] == {"ok": 3, "timeout": 1}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_results_answer_sql_and_export(cli, swept, tmp_path):
     sql = "SELECT status, count(*) AS n FROM measurement GROUP BY status ORDER BY n"
     assert cli.json("results", swept, "--query", sql) == {

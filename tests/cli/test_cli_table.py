@@ -45,7 +45,7 @@ def test_export_there_and_back(cli, table, tmp_path):
     assert back.read_bytes() == table.read_bytes()
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_check(cli, table, tmp_path):
     text = cli("table", "check", table)
     assert text.startswith("3 rows: no problem found") and "geometric mean" in text
@@ -95,7 +95,7 @@ def test_a_damaged_table_is_named(cli, table):
 # --- explain, for a device given as JSON, with no GPU ---------------------------------------
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("on", "winner", "why"),
     [
@@ -143,7 +143,7 @@ def test_explain_takes_tables_from_the_environment(cli, table, monkeypatch):
     assert cli.json(*WORDS, "--device", "h200_sxm")["chosen"] == UNUSUAL
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("options", "rule"),
     [

@@ -67,7 +67,7 @@ BUILT: list[dict[str, bytes]] = []
 """What the first of the machines below built."""
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_list_builds_the_same_bytes_everywhere_in_any_order_of_files(
     cli, here, csvs, tmp_path, monkeypatch, order
@@ -82,7 +82,7 @@ def test_a_list_builds_the_same_bytes_everywhere_in_any_order_of_files(
     assert BUILT[-1] == BUILT[0] and len(BUILT[0]) > 4
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_counts_of_compute_units_choose_among_a_tables_rows(cli, csvs, tmp_path):
     both = tmp_path / "both.twt"
     file.save(Table.of([row(GemmProblem(8, 8, 8), ONE, on=d) for d in (MI300X, MI355X)]), both)
@@ -97,7 +97,7 @@ def test_counts_of_compute_units_choose_among_a_tables_rows(cli, csvs, tmp_path)
     assert "has no row of our kernels for gfx942:80" in said
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_kernels_of_a_table_that_are_gone_are_said(cli, tmp_path):
     old = tmp_path / "old.twt"
     file.save(Table.of([row(GemmProblem(8, 8, m), k) for m, k in ((8, ONE), (9, "gemm_old"))]), old)
@@ -106,7 +106,7 @@ def test_kernels_of_a_table_that_are_gone_are_said(cli, tmp_path):
     assert "gemm_old is skipped" in str(document["archs"][0]["notes"])
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "words",
     [

@@ -47,7 +47,7 @@ def shapes(tmp_path):
     return path
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_tune_writes_a_table_and_goes_on(cli, shapes, tmp_path):
     table = tmp_path / "t.twt"
     words = ("tune", "--problems", shapes, "--table", table, *QUICK)
@@ -71,7 +71,7 @@ def test_tune_writes_a_table_and_goes_on(cli, shapes, tmp_path):
     assert row.kernel.startswith("gemm_") and explained["chosen"]
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_retune(cli, shapes, tmp_path):
     table = tmp_path / "t.twt"
     assert "does not exist: make it with tune" in cli.fails(2, "retune", table, *QUICK)
@@ -83,7 +83,7 @@ def test_retune(cli, shapes, tmp_path):
     assert cli.json("retune", table, *QUICK)["measured"] == 0
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_only_what_is_missing(cli, shapes, tmp_path):
     table = tmp_path / "t.twt"
     words = ("tune", "--problems", shapes, "--table", table, *QUICK, "--missing")
@@ -95,7 +95,7 @@ def test_only_what_is_missing(cli, shapes, tmp_path):
     assert "3 with a row" in cli(*words)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_a_space_says_what_to_choose_from(cli, shapes, tmp_path):
     space = tmp_path / "space.json"
     space.write_text(json.dumps({"family": "gemm", **AXES, "tile_m": [32], "dtype_a": ["fp32"]}))
@@ -105,7 +105,7 @@ def test_a_space_says_what_to_choose_from(cli, shapes, tmp_path):
     assert document["measured"] >= 2 * 3  # its two, and the usual choice
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_what_nothing_supports_is_told_and_the_rest_goes_on(cli, tmp_path):
     path, table = tmp_path / "some.csv", tmp_path / "t.twt"
     path.write_text("m,n,k,dtype\n16,16,32,fp16\n16,16,32,fp32\n")
@@ -141,7 +141,7 @@ def test_lists_of_modules():
     ]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.usefixtures("sets")
 def test_pretune_goes_on_past_a_module_that_fails(cli, tmp_path, monkeypatch):
     table = tmp_path / "p.twt"
@@ -161,7 +161,7 @@ def test_pretune_goes_on_past_a_module_that_fails(cli, tmp_path, monkeypatch):
     assert "names no set" in cli.fails(2, "pretune", " , ")
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.usefixtures("sets")
 def test_pretune_by_the_environment_into_the_users_folder(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_PRETUNE", "gemm")
@@ -173,7 +173,7 @@ def test_pretune_by_the_environment_into_the_users_folder(cli, tmp_path, monkeyp
 # --- prepare --measure ----------------------------------------------------------------------
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_prepare_measures_what_has_no_row(cli, shapes, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
     played = tmp_path / "played.json"
@@ -217,7 +217,7 @@ def test_what_belongs_to_measuring_is_refused_without_it(cli, shapes, option):
 # --- table compare, table minimise ----------------------------------------------------------
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_minimise_says_what_each_problem_loses(cli, shapes, tmp_path):
     cli("tune", "--problems", shapes, "--table", tmp_path / "t.twt", *QUICK)
     few = tmp_path / "few.json"
@@ -230,7 +230,7 @@ def test_minimise_says_what_each_problem_loses(cli, shapes, tmp_path):
     assert "has no results" in cli.fails(2, "table", "minimise", tmp_path / "none")
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_compare_tables_and_update(cli, shapes, tmp_path):
     from dataclasses import replace
 
@@ -264,7 +264,7 @@ def _two():
     return KernelSpace("gemm", {"dtype_a": ["fp32"], **AXES}).expand(this).configs
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_the_vendors_algorithms_are_candidates_unless_only_ours_are_wanted(
     cli, shapes, monkeypatch, tmp_path
 ):

@@ -43,7 +43,7 @@ def run_script(store: Store, count: int, **env: str) -> subprocess.Popen[str]:
 # --- compilers that wait for the next build -------------------------------------------------
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_the_next_build_takes_the_compiler_of_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +62,7 @@ def test_the_next_build_takes_the_compiler_of_the_last(
     assert len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "KEPT_SECONDS", 3600.0)
     store = Store(tmp_path / "store")
@@ -73,7 +73,7 @@ def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     until(lambda: our_children() == [])
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     build(GOOD[:1], store=store, workers=1).raise_if_failed()
@@ -84,7 +84,7 @@ def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     assert idle.pid not in [one.pid for one in our_children()]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("what", ["the environment", "where modules are"])
 def test_what_a_child_was_started_with_must_be_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -113,7 +113,7 @@ def test_a_fork_leaves_its_parents_compilers_alone(tmp_path: Path) -> None:
     assert our_children() == [idle], "the same compiler built both"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_compiler_that_somebody_killed_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_compiler_that_somebody_killed_is_tried_once_more(
 # --- several builders, and killed ones ----------------------------------------------------
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 def test_two_builders_share_a_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     racing = [run_script(store, 6) for _ in range(2)]
@@ -144,7 +144,7 @@ def test_two_builders_share_a_store(tmp_path: Path) -> None:
     assert last.endswith("False\n")  # Triton was not imported
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_what_a_killed_build_finished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals

@@ -173,7 +173,7 @@ def test_a_launcher_that_others_could_have_written_is_not_loaded(
         built.unlink()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_compiler_sees_no_file_of_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ def no_idle_compilers():
 # --- the ordinary course ------------------------------------------------------------------
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_two_cold_builds_are_byte_identical(
     warm: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +97,7 @@ def test_two_cold_builds_are_byte_identical(
     assert not list(tmp_path.glob("tilewright-build-*")), "temporary files were left"
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_a_warm_store_starts_nothing(
     warm: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_warm_store_starts_nothing(
     assert str(report).startswith("4 cached in")
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_results_are_in_request_order_and_duplicates_built_once(
     warm: Store, tmp_path: Path
 ) -> None:
@@ -123,7 +123,7 @@ def test_results_are_in_request_order_and_duplicates_built_once(
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_a_kernel_carries(warm: Store) -> None:
     scale, tile, amd_scale, amd_tile = (
         r.kernel for r in build(GOOD, store=warm).results if r.kernel
@@ -140,7 +140,7 @@ def test_what_a_kernel_carries(warm: Store) -> None:
     assert fit.workgroups >= 1 and fit.limiter in ("registers", "shared_memory", "waves")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
     """Where every parameter lies, by the compiler's listing and by the launcher, which has to know
     how this Triton takes descriptors where there are no tensor maps."""
@@ -179,7 +179,7 @@ def test_a_kernel_that_no_launch_has_room_for_is_refused_before_it_is_built(
     assert result.status == "failed" and "no scalar parameter has type 'fp16'" in result.reason
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_inspect(warm: Store) -> None:
     _, tile, _, amd = (r.kernel for r in build(GOOD, store=warm).results)
     assert tile is not None and amd is not None
@@ -215,7 +215,7 @@ class Hurried(Child):
         return super().request(message, blobs, 1 if hangs else timeout)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     asked = [
@@ -253,7 +253,7 @@ def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.M
     assert build([asked[4]], store=store, workers=1).results[0].seconds == 0.0
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_an_edit_is_never_served_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one within the same second that keeps the file's size (stale bytecode)."""
     text = (HERE / "fake_kernels.py").read_text().replace("fake_helper.twice", "FACTOR * ")
@@ -293,7 +293,7 @@ def test_the_telling_lines_are_found_among_the_noise() -> None:
 # --- stores that go wrong -----------------------------------------------------------------
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (kernel,) = build(GOOD[:1], store=store).kernels
@@ -305,7 +305,7 @@ def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
         assert content(store) == good and report.kernels == (kernel,)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_strangers_entry_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,7 +332,7 @@ def test_a_read_only_store_fails_before_compiling(
         build(GOOD, store=Store(warm.path))
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_full_disk_stops_the_build_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

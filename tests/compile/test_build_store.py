@@ -313,7 +313,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

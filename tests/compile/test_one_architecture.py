@@ -29,7 +29,7 @@ def _room():
     compilers.end_idle()
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_what_else_is_built_changes_no_kernel(tmp_path):
     """gfx942 converts e4m3fnuz by an instruction that takes e4m3fn on gfx950."""
     both = build([(FN, "gfx942"), (FNUZ, "gfx950")], store=Store(tmp_path / "both"), workers=1)
@@ -40,7 +40,7 @@ def test_what_else_is_built_changes_no_kernel(tmp_path):
     assert digests(both.results)["gfx950"] == digests(alone.results)["gfx950"]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_the_next_build_takes_a_compiler_of_its_architecture(tmp_path):
     store = Store(tmp_path)
     build([(FNUZ, "gfx942")], store=store, workers=1).raise_if_failed()

@@ -51,7 +51,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- building ---------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_every_part_is_a_result(built: Store) -> None:
     one = FakeConfig()
     report = build([(TWO, "sm_90"), (BROKEN, "sm_90")], store=built)
@@ -64,7 +64,7 @@ def test_every_part_is_a_result(built: Store) -> None:
     assert part_keys(one, "sm_90").keys() == {MAIN}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_config_is_usable_when_all_its_parts_are(built: Store) -> None:
     """The part that compiled is kept, and serves nothing alone."""
     report = build([(TWO, "sm_90"), (BROKEN, "sm_90")], store=built)
@@ -77,7 +77,7 @@ def test_a_config_is_usable_when_all_its_parts_are(built: Store) -> None:
     assert found is not None and [*found] == [*PARTS] and found["reduce"].entry == "tile"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_part_that_is_gone_is_built_again(built: Store, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     keys = part_keys(TWO, "sm_90")

@@ -88,7 +88,7 @@ class Many(FakeFamily):
         )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("count", "preloaded"),
     [

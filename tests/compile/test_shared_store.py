@@ -113,7 +113,7 @@ def save_and_count(save: Callable[[int], None], mine: Path) -> tuple[int, int]:
     return made, refused
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @as_root
 def test_a_second_user_who_races_for_a_file_wins_nothing(public: Path, mine: Path) -> None:
     with racing(lambda: link_files_being_written(public, mine / "file")):
@@ -124,7 +124,7 @@ def test_a_second_user_who_races_for_a_file_wins_nothing(public: Path, mine: Pat
     assert made
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @as_root
 def test_a_second_user_who_races_for_a_stores_folders_wins_nothing(
     public: Path, mine: Path

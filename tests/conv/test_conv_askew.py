@@ -67,7 +67,7 @@ CASES = (
 )
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
@@ -92,7 +92,7 @@ def test_channels_and_images_may_lie_apart(dispatcher, direction):
     assert verify.verify(dispatcher, p, kernel(p).name).ok
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_parts_are_added_whether_few_or_many(dispatcher):
     """By one of two kernels, of which a launch has the one that suits."""
     for n, parts, adds in ((9, 18, "totals"), (101, 132, "many_totals")):
@@ -147,7 +147,7 @@ def test_steps_of_few_channels_and_filters_are_as_deep_as_memory_is_away():
     assert max(c.tile_k for c in more) == 64
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["sm_80", *ARCHS])
 def test_spaces(name):
     for direction in DIRECTIONS:
@@ -176,7 +176,7 @@ def test_nothing_is_turned_where_rows_are_no_whole_16_bytes(dispatcher, directio
     assert FAMILY.estimate(chosen, p, device("h200_sxm")).total_us > 0
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", selection.architectures(ARCHS))
 def test_nothing_spills(name, store):
     some = []

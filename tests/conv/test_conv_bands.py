@@ -56,7 +56,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_bands_in_the_simulation(number, case, direction):
@@ -104,8 +104,8 @@ def test_a_row_that_is_read_before_it_came_is_found(monkeypatch):
     assert not worst_error(configs(p)[0], p, TWO) <= 1
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 def test_on_a_cpu_another_kernel_computes_the_same(direction):
     p = replace(ODD, n=2, direction=direction)
@@ -141,7 +141,7 @@ def test_boxes_read_the_fewest_pixels(n, width, box):
     assert gluon_bands.box(replace(CONVNEXT, n=n, spatial=(9, width))) == box
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", CASES)
 def test_tensor_maps_are_ones_that_the_driver_takes(case):
     for direction in ("forward", "data", "weights"):
@@ -224,7 +224,7 @@ def test_large_layers_prefer_it(direction):
 # --- builds ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         replace(CONVNEXT, filter=(5, 5), pad=(2, 2)),

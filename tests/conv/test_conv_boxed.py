@@ -96,7 +96,7 @@ def test_a_box_fits_the_image():
     assert boxes.best(replace(DENSE, spatial=(4, 4)), 64, 1) == ["4x4x4"]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @settings(max_examples=150)
 @given(problems())
 def test_tensor_maps_are_ones_that_the_driver_takes(problem):
@@ -218,7 +218,7 @@ def test_dense_layers_prefer_boxes():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_right(case):
     problem = CASES[case]
@@ -227,7 +227,7 @@ def test_it_is_right(case):
         assert worst_error(c, problem, TWO, seed) <= 1, c.name
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_gradients_of_weights_are_right(case):
     """In one part, and in as many as 50 compute units would have. Shared otherwise: see
@@ -369,7 +369,7 @@ def built(store):
     return built_by_name(BUILT, store)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     check_built(c, built[c.name])

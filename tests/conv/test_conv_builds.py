@@ -40,8 +40,8 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("name", "config"), [(name, c) for name in ARCHS for c in kernels(name)], ids=str
 )
@@ -53,7 +53,7 @@ def test_nothing_spills_and_shared_memory_is_as_said(name, config, built):
         assert result.kernel.shared == pipelines.of(config).shared_memory(config, arch(name))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("c", "k"), [(64, 65), (63, 65)])
 def test_no_tile_spills_where_elements_move_one_by_one(store, c, k):
     """Of odd channels, read or made."""

@@ -76,7 +76,7 @@ CASES = (
 )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("spatial", "filter", "stride", "pad", "after"), CASES)
 def test_a_window_that_holds_its_filter(dispatcher, direction, spatial, filter, stride, pad, after):
@@ -111,7 +111,7 @@ ROWS = (
 )
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("spatial", "filter", "stride", "pad", "after"), ROWS)
 def test_a_window_that_holds_a_row(dispatcher, direction, spatial, filter, stride, pad, after):
@@ -134,7 +134,7 @@ def test_a_row_with_a_stride(dispatcher):
     assert windows.words(depthwise("data", (4, 17), (2, 5), (1, 2), (1, 2))) == ("2x5s1x2",)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8", "e4m3fn"])
 def test_dtypes_and_channels_first(dispatcher, dtype):
     for direction in DIRECTIONS if dtype in ("bf16", "fp32") else ("forward",):
@@ -152,7 +152,7 @@ SEVERAL = (
 )
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("count", "spatial", "filter", "said"), SEVERAL)
 def test_several_filters_of_a_channel(dispatcher, direction, count, spatial, filter, said):
@@ -282,7 +282,7 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(("config", "name"), requests(), ids=str)
 def test_nothing_spills(config, name, built):
     result = built[name, config.name]

@@ -70,7 +70,7 @@ CASES = (
 )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_the_references(dispatcher, direction, case):
@@ -84,8 +84,8 @@ def test_results_are_the_references(dispatcher, direction, case):
             assert found.ok, (problem, found)
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8", "e4m3fn"])
 def test_dtypes_layouts_and_dilations(dispatcher, dtype):
     for direction in DIRECTIONS if dtype in ("bf16", "fp32") else ("forward",):
@@ -135,7 +135,7 @@ def test_few_depthwise_images_with_channels_first_are_not_turned(dispatcher):
         assert dispatcher.select(problem).config.pipeline == "direct"
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", selection.architectures(("sm_90", "gfx942", "gfx1201")))
 def test_nothing_spills(name, store):
     depthwise = layer("forward", 8, 32, 32, 32, (14, 14), (3, 3), (), (1, 1))

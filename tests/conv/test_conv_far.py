@@ -28,7 +28,7 @@ def lines(*said: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_results_are_right_beyond_32_bits():
     """Every kernel through pointers, in every direction, with far images, channels, rows, columns,
     filters and taps; and GEMM's kernel for 1×1."""
@@ -37,7 +37,7 @@ def test_results_are_right_beyond_32_bits():
     assert all(re.fullmatch(r".*: 0\.\d+", line) for line in found), found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_32_bits_would_not_do():
     found = lines("--narrow")
     assert len(found) == 14

@@ -66,7 +66,7 @@ def test_what_is_not_folded(fields):
     assert folding.folded(p) is p
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("p", CASES, ids=str)
 def test_it_is_right(p):
     """By a kernel of each pipeline that the interpreter runs."""

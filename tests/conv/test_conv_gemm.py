@@ -209,7 +209,7 @@ def test_images_and_groups_are_batches():
     assert (groups.batch, groups.lda, groups.batch_strides[:3]) == (4, 24, (6, 60, 10))
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
@@ -360,7 +360,7 @@ def drawn(seed: int) -> ConvProblem:
     return replace(p, **first_strides(p)) if rng.random() < 0.4 else p
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", range(9))
 def test_results_are_the_references(dispatcher, seed):
     problem = drawn(seed)
@@ -396,7 +396,7 @@ def test_hoppers_kernels_are_right(direction):
         assert worst_error(c, problem, THREE, seed) <= 1, c.name
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("c", "k"), [(8, 24), (32, 16), (16, 64)])
 def test_few_channels_or_filters_are_summed_by_small_tiles(dispatcher, c, k):
     """Larger tiles are mostly empty, and the arrays would be turned instead."""
@@ -416,7 +416,7 @@ def test_few_channels_or_filters_are_summed_by_small_tiles(dispatcher, c, k):
     assert (16, 16) not in {(x.gemm_config.tile_m, x.gemm_config.tile_n) for x in kernels(wide)}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("c", "k", "aligned"), [(72, 12, 8), (20, 6, 4), (16, 8, 16)])
 def test_few_filters_over_rows_of_few_bytes_are_a_product_in_many_parts(dispatcher, c, k, aligned):
     """A kernel that knows any filter finds the place of each pixel for each copy."""

@@ -51,7 +51,7 @@ def grouped(seed: int) -> tuple[ConvProblem, int]:
     return found, min(merged, 1 << (groups - 1).bit_length())
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_several_groups_in_a_tile(dispatcher, seed):
     problem, count = grouped(seed)
@@ -64,7 +64,7 @@ def test_several_groups_in_a_tile(dispatcher, seed):
         assert found.ok, (name, problem, found)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 @pytest.mark.parametrize("merged", [False, True])
 def test_what_is_infinite_stays_in_its_group(dispatcher, direction, merged):
@@ -158,7 +158,7 @@ def best(problem: ConvProblem, name: str):
     return FAMILY.rank(problem, found, device(on[name]))[0][0]
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize("name", ARCHS)
 def test_nothing_spills(name, store):
     report = build_once([(best(p, name), name) for p in BUILT], store)

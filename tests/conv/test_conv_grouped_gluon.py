@@ -44,7 +44,7 @@ def _functions_with_these_names(monkeypatch):
 # --- in the simulation -------------------------------------------------------------------------
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_rows_in_the_simulation(number, case):
     """The narrow tile and the wide one in turn."""
@@ -137,7 +137,7 @@ def test_on_a_cpu_another_kernel_computes_the_same():
     assert found.ok, found
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("case", CASES)
 def test_tensor_maps_are_ones_that_the_driver_takes(case):
     p = CASES[case]
@@ -279,7 +279,7 @@ def test_one_image_leaves_it_little_ahead():
 # --- builds ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         RESNEXT, replace(RESNEXT, groups=16, stride=(2, 2)),

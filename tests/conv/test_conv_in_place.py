@@ -56,7 +56,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_it_is_right(number, case, direction):
@@ -68,7 +68,7 @@ def test_it_is_right(number, case, direction):
     assert check.ok, f"{c.name}: {check}"
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_forward_takes_the_pixels_beyond_the_last_window_for_nothing():
     p = replace(side_by_side(2, 6, 24, (9, 19), (2, 4)), epilogue="bias+silu")
     for c in configs(p):
@@ -152,7 +152,7 @@ def test_patches_are_in_place_where_nothing_else_need_be_moved():
 ARCHS = selection.architectures(("sm_80", "sm_90", "gfx942", "gfx950", "gfx1201"))
 
 
-@pytest.mark.turns(10)
+@pytest.mark.turns(20)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 @pytest.mark.parametrize("name", ARCHS)
 def test_hardly_anything_spills_and_images_are_moved_in_vectors(name, direction, store):

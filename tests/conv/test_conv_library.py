@@ -110,7 +110,7 @@ def test_what_was_not_timed_beside_it_is_left_to_kernels(p, gpu):
     assert not FAMILY.library_faster(p, device(gpu))
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_where_the_record_has_it_ahead_it_is_and_where_not_it_is_not():
     """In either half of the layers that were measured, drawn by chance: a class that held for what
     it was counted from alone would not do."""

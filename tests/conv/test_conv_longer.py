@@ -110,8 +110,8 @@ def directed(*cases):
     return found
 
 
-@pytest.mark.turns(2)
-@pytest.mark.grid(2)
+@pytest.mark.turns(4)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("p", directed(*CASES), ids=str)
 def test_it_is_right(p):
     small = [c for c in configs(p) if "_tma_" in c.gemm and c.tile_m <= 64 >= c.tile_n]
@@ -120,7 +120,7 @@ def test_it_is_right(p):
     assert found.ok, (c.name, found)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("p", directed(ODD_CHANNELS, ODD_IMAGES), ids=str)
 def test_hoppers_kernels_are_right_between_the_steps(p):
     """In the simulation, with the steps' kernels: what fills rows up is garbage."""
@@ -130,7 +130,7 @@ def test_hoppers_kernels_are_right_between_the_steps(p):
     assert worst_error(c, p, three, seed=1) <= 1
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 def test_it_is_built(name, store):
     this = arch(name)

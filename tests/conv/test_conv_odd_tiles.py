@@ -113,7 +113,7 @@ def test_names_say_the_edges():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("columns", ODD_TILES)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_every_width_is_right(columns, direction):
@@ -162,7 +162,7 @@ def built(store):
     return built_by_name(BUILT, store)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     check_built(c, built[c.name])

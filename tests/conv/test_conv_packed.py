@@ -33,7 +33,7 @@ RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "conv_stems_h200
 # --- in the interpreter ------------------------------------------------------------------------
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_it_is_right(number, case):
     p = CASES[case]
@@ -42,7 +42,7 @@ def test_it_is_right(number, case):
         assert result.ok, f"{c.name}: {result}"
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_what_is_not_finite_beside_a_run_stays_outside(value):
@@ -60,7 +60,7 @@ def test_what_is_not_finite_beside_a_run_stays_outside(value):
     assert check.ok, check
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(
     "case",
     [
@@ -286,7 +286,7 @@ BUILT = (
 )
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", ["sm_80", "sm_90", "gfx942", "gfx1201"])
 def test_nothing_spills_and_runs_are_read_in_vectors(name, store):
     served = [p for p in BUILT if p.dtype != "fp32" or name != "gfx1201"]

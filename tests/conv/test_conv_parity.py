@@ -39,14 +39,14 @@ def dispatcher():
     return Dispatcher()
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("number", PART)
 def test_a_part_of_the_grid_is_right(dispatcher, number):
     name, check = compute(dispatcher, GRID[number], number, "cpu")
     assert check.ok, (name, str(GRID[number]), str(check))
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942"])
 def test_each_problem_of_the_grid_has_a_kernel(name):
     this = arch(name)

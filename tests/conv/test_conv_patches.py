@@ -182,7 +182,7 @@ CASES = (
 )
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("p", CASES, ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_it_is_right(p, direction):
@@ -213,7 +213,7 @@ def test_hoppers_kernels_are_right_between_the_steps(p, direction):
     assert worst_error(c, p, three, seed=1) <= 1
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 def test_it_is_built(name, store):
     this, p = arch(name), first(SEVEN)

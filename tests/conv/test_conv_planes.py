@@ -65,7 +65,7 @@ CASES = (
 )
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_the_references(dispatcher, direction, case):
@@ -146,7 +146,7 @@ def test_small_images_are_neither_turned_nor_made_on_the_vector_units(direction,
     assert (chosen.pipeline, chosen.turned) == ("planes", "")
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", selection.architectures(ARCHS))
 def test_nothing_spills(name, store):
     some = []

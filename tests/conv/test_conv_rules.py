@@ -89,7 +89,7 @@ def test_what_cannot_be_served(fields, problem, rule, why):
     assert FAMILY.supports(config(), DENSE, arch("sm_90"))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @settings(max_examples=60)
 @given(problems())
 def test_every_problem_has_kernels_everywhere(problem):

@@ -100,7 +100,7 @@ def test_names_say_it():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("seed", CASES)
 def test_cases_by_chance_are_right(seed):
     c, p = weights_tile(seed)
@@ -108,7 +108,7 @@ def test_cases_by_chance_are_right(seed):
         assert worst_error(c, p, replace(H200, compute_units=units), seed) <= 1, (c.name, p)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(
     ("scheduler", "reduction"), [(s, r) for s in SHARING for r in REDUCTIONS_OF[s]]
 )
@@ -185,7 +185,7 @@ def built(store):
     return built_by_name(BUILT, store)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     check_built(c, built[c.name])

@@ -166,7 +166,7 @@ BUILT = {
 }  # fmt: skip
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("direction", BUILT)
 def test_runs_are_read_in_vectors(direction, store):
     """Two elements are one load, also where a pixel has three."""

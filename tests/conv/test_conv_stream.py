@@ -84,7 +84,7 @@ def test_more_vectors_for_a_thread_where_there_are_many():
     assert planner.select(small).config.tile_m < planner.select(large).config.tile_m
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_it_compiles_without_spills(store):
     asked = [(one, name) for name in ("sm_90", "gfx942") for one in space(P, name)
              if one.pipeline == PIPELINE][2::3]  # fmt: skip

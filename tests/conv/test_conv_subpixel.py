@@ -27,7 +27,7 @@ def of_subpixel(p: ConvProblem, name: str = "sm_90"):
     return configs(p, name, PIPELINE)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(OF_DATA)])
 def test_it_is_right(number, case):
     p = OF_DATA[case]
@@ -113,7 +113,7 @@ ARCHS = selection.architectures(
 )
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", ARCHS)
 def test_nothing_spills_and_y_is_read_in_vectors(name, store):
     report = build_once([(c, name) for c in of_subpixel(BUILT, name)], store)

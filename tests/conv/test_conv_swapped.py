@@ -44,7 +44,7 @@ def configs(p, this=SM_90):
     return [c for c in found if c.turned == SWAPPED and FAMILY.supports(c, p, this)]
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("p", CASES, ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_it_is_right(p, direction):
@@ -131,7 +131,7 @@ def test_the_last_layer_of_a_decoder_takes_them(p, pipeline):
     assert [*ranked] == [(c, FAMILY.estimate(c, p, H200)) for c, _ in ranked]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_it_is_built(name, direction, store):

@@ -49,7 +49,7 @@ def configs(p, this=SM_90):
     return [c for c in found if c.turned.startswith(TAPS) and FAMILY.supports(c, p, this)]
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("p", CASES, ids=str)
 def test_it_is_right(p):
     made = configs(p, GFX942)
@@ -125,7 +125,7 @@ def test_the_last_layer_of_a_decoder_takes_it(lying):
     assert us > (rows + y) / H200.bandwidth_gbs / 1e3
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 def test_it_is_built(name, store):
     this, p = arch(name), replace(LAST, epilogue="bias")

@@ -48,7 +48,7 @@ def configs(p: ConvProblem):
     return [*found.values()]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("p", CASES.values(), ids=CASES)
 def test_it_is_right(p):
     """In the simulation, each pipeline's, several tiles a workgroup."""
@@ -129,7 +129,7 @@ def test_patches_that_halve_an_image_are_one_launch_without_temporaries():
         assert len(plan.launch.steps) == 1 and not plan.launch.temporaries
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_what_it_is_built_to(store):
     """Shared memory is no more than the rule says; a little spills of what a tile begins and ends
     with, which is twice as much for three groups."""

@@ -44,7 +44,7 @@ def close(got, wanted):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("rank", "said", "groups"), CASES)
 def test_results_and_gradients_are_torchs(rank, said, groups):
     given = made(rank, groups)
@@ -61,7 +61,7 @@ def test_results_and_gradients_are_torchs(rank, said, groups):
         close(one.grad, other.grad)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(
     ("rank", "said", "groups"),
     [
@@ -87,7 +87,7 @@ def test_transposed_ones_too(rank, said, groups):
         close(one.grad, other.grad)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
 def test_second_derivatives_are_torchs(name):
     x, w, bias = made(2, 2)
@@ -150,7 +150,7 @@ EPILOGUES = {
 }
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_gradients_of_epilogues(epilogue, direction):
@@ -185,7 +185,7 @@ def test_gradients_of_epilogues(epilogue, direction):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("which", ["x", "w", "both", "none"])
 def test_layouts_are_torchs(which):
     x, w, _ = made(2, 1)
@@ -218,7 +218,7 @@ def test_an_input_without_a_batch():
     )
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_kept_model_is_one_node_for_each_call():
     x, w, bias = made(2, 1)
 
@@ -271,7 +271,7 @@ def test_numpy_arrays_give_numpy_arrays():
     close(torch.from_numpy(got), functional.conv1d(x, w, bias, padding="same"))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_numbers_of_other_libraries_are_numbers():
     x, w = torch.randn(1, 2, 6, 6), torch.randn(2, 1, 3, 3)
     wanted = tw.conv2d(x, w, stride=2, padding=(1, 0), groups=2)

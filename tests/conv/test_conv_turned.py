@@ -87,7 +87,7 @@ def test_a_launch_turns_what_is_read_before_and_what_is_made_after(direction):
         assert not {getattr(a, "operand", "") for a in step.arguments} & {"x", "w", "y"}
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "p",
     [
@@ -143,7 +143,7 @@ def test_weights_that_are_kept_with_channels_innermost_are_not_turned():
     assert plan.config.turned == "xy" and "turn_w" not in {step.part for step in plan.launch.steps}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 def test_it_is_built(name, store):
     this = arch(name)

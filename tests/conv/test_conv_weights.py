@@ -143,7 +143,7 @@ STEM = ConvProblem(4, 3, 16, (24, 24), (3, 3), pad=(1, 1), direction="weights")
 DEPTHWISE = ConvProblem(4, 24, 24, (24, 24), (3, 3), groups=24, pad=(1, 1), direction="weights")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("p", "pipeline"),
     [(STEM, "implicit"), (STEM, "packed"), (DEPTHWISE, "depthwise")],
@@ -195,7 +195,7 @@ def many():
     return Dispatcher(device=of_units(24))
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(("scheduler", "reduction"), FORMS)
 def test_results_are_the_references(five, many, scheduler, reduction):
     cases = [("2-D", five, False), ("groups", many, False), ("1-D", many, True)]
@@ -206,7 +206,7 @@ def test_results_are_the_references(five, many, scheduler, reduction):
     assert found.ok, (case, found)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_a_fixed_order_repeats_bit_for_bit(many, reduction):
     p = PROBLEMS["1-D"]
@@ -219,7 +219,7 @@ def test_a_fixed_order_repeats_bit_for_bit(many, reduction):
     assert found[0] == found[1]
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("scheduler", "reduction"), FORMS)
 def test_hoppers_kernel_is_right(scheduler, reduction):
     p = WEIGHTS["2-D"]

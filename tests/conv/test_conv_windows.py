@@ -164,7 +164,7 @@ CASES = (
 )
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("p", (*CASES, DILATED), ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_it_is_right(p, direction):
@@ -187,7 +187,7 @@ def _smallest(p, how):
     return next(c for c in made if FAMILY.supports(c, p, GFX942))
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("p", [STEM, first(STEM), replace(STEM, stride=(2, 1))], ids=str)
 def test_gradients_of_few_channels_are_right(p):
     c = _smallest(p, by_gemm_space.turnings(p)[0])
@@ -211,7 +211,7 @@ def test_hoppers_kernels_are_right_between_the_steps(direction):
     assert worst_error(c, p, three, seed=1) <= 1
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_it_is_built(name, direction, store):

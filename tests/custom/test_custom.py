@@ -79,8 +79,8 @@ def test_a_problem_is_said_and_read(dispatcher):
     assert problem.min_bytes == 2 * 3 * 64 * 3 + 4 * 64
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("negate", [False, True])
 def test_an_option_an_optional_operand_and_an_inout(dispatcher, bias, negate):
@@ -89,7 +89,7 @@ def test_an_option_an_optional_operand_and_an_inout(dispatcher, bias, negate):
     assert result.ok, result
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_call_changes_an_inout_in_place(dispatcher):
     x, y = np.ones((5, 64), np.float32), np.full((5, 64), 2.0, np.float32)
     assert dispatcher.run("custom_axpy", x, y, alpha=3.0) is None
@@ -108,7 +108,7 @@ def test_two_kernels_with_a_temporary(dispatcher):
     np.testing.assert_allclose(dispatcher.run("custom_total", x), [x.sum()], rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_it_is_built_for_every_vendor(dispatcher, store):
     config = dispatcher.select(ops.family("custom_total").problem_type(length=700)).config
     report = build([(config, name) for name in ("sm_90", "gfx942")], store=store, workers=1)
@@ -258,7 +258,7 @@ DOUBLE = """
 """
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_a_script_that_is_run_may_declare_one(tmp_path):
     """Other processes import the script by its file's name."""
     use = """
@@ -274,7 +274,7 @@ def test_a_script_that_is_run_may_declare_one(tmp_path):
     assert run(DOUBLE + use, tmp_path, **env).split() == ["300.0", "built"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_an_installed_package_names_one_as_an_entry_point(tmp_path):
     package = tmp_path / "site"
     (package / "my_ops").mkdir(parents=True)

@@ -31,7 +31,7 @@ def pick(monkeypatch: pytest.MonkeyPatch) -> Any:
         ops._import_named.cache_clear()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_an_operation_of_ones_own_is_learned(pick: Any, tmp_path: Path):
     pytest.importorskip("lightgbm")
     sizes = [(count, width) for width in (8, 16, 24, 32) for count in (4, 40, 400, 4000, 40000)]

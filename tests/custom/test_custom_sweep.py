@@ -21,7 +21,7 @@ def sweep(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_a_name_alone_sweeps_its_kernels_on_its_problems(tmp_path):
     out = ("--out", str(tmp_path / "out"), "--devices", "cpu", "--json")
     done = sweep(
@@ -31,7 +31,7 @@ def test_a_name_alone_sweeps_its_kernels_on_its_problems(tmp_path):
     assert json.loads(done.stdout)["statuses"] == {"ok": 2}  # of both alignments
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_an_operation_without_problems_asks_for_them(tmp_path):
     done = sweep("custom_half", "--out", str(tmp_path / "out"), "--devices", "cpu")
     assert done.returncode != 0 and "which problems?" in done.stderr

@@ -92,7 +92,7 @@ def options(mask: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_gradients_are_torchs(mask):
     x = [one.requires_grad_() for one in arrays(sum(LENGTHS))]
@@ -112,7 +112,7 @@ SHORT = (
 )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ["hstu_attention", "hstu_attention_backward"])
 @pytest.mark.parametrize("mask", SHORT, ids=["all", "targets"])
 def test_short_tiles_are_right(name, mask):
@@ -134,7 +134,7 @@ def test_rows_behind_the_last_sequence_are_zero():
         assert not one[41:].any() and one[:41].any(-1).all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_numbers_that_say_what_is_not_so():
     """Offsets beyond the rows, and more targets than there are rows behind the prefix."""
     q, k, v = arrays(40)
@@ -147,7 +147,7 @@ def test_numbers_that_say_what_is_not_so():
     assert torch.equal(found([0, 15, 900], [100, -3]), found([0, 15, 40], [11, 0]))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_sequence_is_as_if_it_were_alone():
     q, k, v = (one.contiguous().numpy() for one in arrays(sum(LENGTHS)))
     offsets = offsets_of(LENGTHS).numpy()
@@ -158,7 +158,7 @@ def test_a_sequence_is_as_if_it_were_alone():
     assert np.array_equal(o[rows], one)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_prefix_of_all_rows_is_no_mask():
     x = arrays(30)
     at = offsets_of((30,))

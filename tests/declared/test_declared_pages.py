@@ -71,15 +71,15 @@ def test_names_and_problems_are_read_back(problem, dispatcher):
     assert hasattr(tilewright, problem.family)
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(3)
+@pytest.mark.turns(12)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_it_is_right(problem, dispatcher):
     result = verify.verify(dispatcher, problem)
     assert result.ok, result
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942", "gfx1201"])
 @pytest.mark.parametrize("problem", FIRST, ids=lambda p: p.family)
 def test_it_is_built(problem, target, dispatcher, store):
@@ -98,7 +98,7 @@ SHARED = (
 """Operations whose later kernels begin before the earlier ones have ended."""
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("name", "fields"), SHARED, ids=[name for name, _ in SHARED])
 def test_a_kernel_that_begins_early_waits_for_the_one_before_it(name, fields, dispatcher, store):
     family = ops.family(name)
@@ -115,7 +115,7 @@ def test_a_kernel_that_begins_early_waits_for_the_one_before_it(name, fields, di
             assert kernel.pdl == early == ("griddepcontrol.wait" in ptx)
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "gfx1201"])
 @pytest.mark.parametrize("problem", FIRST, ids=lambda p: p.family)
 def test_it_is_right_in_emulation(problem, target, store):

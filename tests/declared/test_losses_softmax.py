@@ -24,7 +24,7 @@ def of_torch(name, x, scale=1.0):
     return getattr(torch, name)(x.double() * scale, -1)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", [1.0, -0.7, 0.0])
 def test_gradients_are_torchs(name, scale):
@@ -100,7 +100,7 @@ def test_few_long_rows_are_shared(name):
         assert parts == dispatcher.select(problem).config.SPLIT
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(10)
 @pytest.mark.parametrize(("device", "target"), [("h200_sxm", "sm_90"), ("mi300x", "gfx942")])
 @pytest.mark.parametrize(
     "name", [*NAMES, "softmax_backward", "log_softmax_backward", "cross_entropy"]

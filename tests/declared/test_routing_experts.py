@@ -223,7 +223,7 @@ EDGES = {
 }
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("chunk", [0, 256, 512])
 def test_edges(edge, chunk):
@@ -272,7 +272,7 @@ def test_chunks_fill_the_gpu_and_are_not_too_many(tokens, chunk):
     assert chunk == config.CHUNK
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("chunk", [1024, 2048])
 def test_long_chunks_keep_the_order_of_rows(chunk):
     """Of few experts, of whom one has most rows."""
@@ -337,7 +337,7 @@ def test_nothing_is_sorted_to_nothing():
     assert [one.size for one in found[:2]] == [0, 0] and found[4].tolist() == [0]
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_kernels_of_many_rows_are_built(target, store):
     problem = ops.family("sort_by_expert").problem_type(
@@ -349,7 +349,7 @@ def test_kernels_of_many_rows_are_built(target, store):
     assert {one.kernel.part for one in report.results} == {"count", "scan", "place"}
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_many_rows_are_sorted_in_emulation(store):
     problem = ops.family("sort_by_expert").problem_type(
         tokens=150, k=4, experts=10, block=8, id_dtype="int32", has_weights=True
@@ -410,7 +410,7 @@ def test_sums_of_no_tokens_and_of_no_rows():
         tw.sum_of_experts(np.ones((4, 32), np.float32), np.zeros((2, 0), np.int32))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("tokens", "experts", "k"), [(1, 8, 2), (16, 128, 8), (7, 100, 5)])
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_a_few_tokens_are_sorted_as_by_two_operations(tokens, experts, k, scoring):

@@ -68,7 +68,7 @@ def right(stated, configs):
         assert result.ok, (config.name, result)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("columns", "k", "dtype"), [(144, 64, "fp32"), (120, 33, "bf16"), (300, 100, "fp16")]
 )
@@ -79,7 +79,7 @@ def test_every_kernel_that_sorts_is_right(columns, k, dtype):
     right(stated, configs)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @given(
     seed=st.integers(0, 2**32 - 1),
     levels=st.sampled_from([1, 3, 40, 100_000]),
@@ -107,7 +107,7 @@ def test_a_sifted_row_has_room_and_bits(columns, k, dtype):
             assert k < topk.room(config) <= topk.groups(config)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize(("columns", "k"), [(4096, 32), (5424, 20), (7361, 8), (8191, 100)])
 def test_every_kernel_is_right(columns, k, dtype):
@@ -117,7 +117,7 @@ def test_every_kernel_is_right(columns, k, dtype):
     right(stated, configs)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @given(
     seed=st.integers(0, 2**32 - 1),
     levels=st.sampled_from([1, 3, 40, 300, 100_000]),
@@ -149,7 +149,7 @@ def test_the_largest_may_lie_anywhere(order):
     require_right(x.contiguous(), 32)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942", "gfx950", "gfx1201"])
 def test_it_is_built(target, store):
     config, short = (
@@ -159,7 +159,7 @@ def test_it_is_built(target, store):
     build([(config, target), (short, target)], store=store, workers=1).raise_if_failed()
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("target", ["gfx942", "gfx1201"])
 @pytest.mark.parametrize("columns", [144, 1040, 4100])
 def test_it_is_right_in_emulation(target, columns, store):

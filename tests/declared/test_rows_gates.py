@@ -31,7 +31,7 @@ def near(found, wanted):
 
 @pytest.mark.parametrize("gate", ACTIVATIONS)
 @pytest.mark.parametrize("lie", ["behind", "interleaved", "apart"])
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 def test_it_is_torchs_with_its_gradients(gate, lie):
     x, dy = drawn(2, 3, 42), torch.randn(2, 3, 21, generator=torch.Generator().manual_seed(1))
     if lie == "apart":
@@ -77,7 +77,7 @@ def test_large_numbers_and_nan_go_where_torchs_go():
 
 
 @pytest.mark.parametrize("columns", [70, 17000])
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_values_beyond_the_last_column_are_not_the_largest(columns):
     """sigmoid(0) is one half, and results of lanes without a column would be as large."""
     x = torch.full((1, columns), -4.0)

@@ -33,7 +33,7 @@ def by_torch(name, x, w, b, eps):
 # --- gradients ----------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("wanted", ["x w b residual", "w", "x", "residual b"])
 @pytest.mark.parametrize("used", ["both", "y", "total"])
@@ -91,7 +91,7 @@ def test_forms_without_gradients_say_so(said):
         tw.layer_norm(x, **said, **types)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward"])
 def test_a_workgroup_may_take_many_tiles(name, ahead):
@@ -117,7 +117,7 @@ def chosen(name, **fields):
     return problem, tw.Dispatcher(device="h200_sxm").select(problem).config
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("columns", [2500, 8202, 12288, 17000])
 def test_long_rows_are_right_in_every_block(name, columns):
@@ -194,7 +194,7 @@ def test_short_rows_of_layer_norms_share_what_is_loaded_for_a_column():
     assert chosen("layer_norm", rows=256, columns=3072)[1].ROWS == 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_rows_ahead_are_copied_to_shared_memory(target, store):
     problem = chosen("rms_norm", rows=1000, columns=20000, has_w=True)[0]

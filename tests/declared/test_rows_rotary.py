@@ -72,7 +72,7 @@ def test_slices_of_one_array_turn_in_place_and_the_rest_stays(form):
     assert torch.equal(qkv[:, 50:], before[:, 50:])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_torch_sees_what_turns_in_place():
     """Also where q, keys and values are written by one call, which torch.compile cuts apart."""
     cos, sin = cache(4, 4)
@@ -115,7 +115,7 @@ def test_positions_that_are_no_rows_give_nan(dtype):
 
 @pytest.mark.parametrize("heads_first", [False, True])
 @pytest.mark.parametrize("form", TURNED)
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 def test_keys_and_values_go_to_their_slots_alone(form, heads_first):
     cos, sin = cache(50, 4)
     shape = (3, 2, 4, 2, 8) if not heads_first else (3, 2, 2, 4, 8)
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_refused():
 @pytest.mark.parametrize("half", [1, 16, 40, 64, 256])
 @pytest.mark.parametrize("tokens", [1, 3, 4096])
 @pytest.mark.parametrize("heads", [(1, 1), (6, 2), (128, 1), (64, 8)])
-@pytest.mark.grid(12)
+@pytest.mark.grid(6)
 def test_few_kernels_are_looked_at_whose_lanes_share_no_pair(tokens, heads, half):
     """Of a tile with fewer pairs than lanes, some lanes read what others write in place."""
     family = ops.family("rotary_in_place")

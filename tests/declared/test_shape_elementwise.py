@@ -59,7 +59,7 @@ def test_operands_are_broadcast_as_numpys(given):
     assert np.array_equal(elementwise(x, a, b, chain="mul+add"), x * a + b)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("columns", "apart", "moved"),
     [
@@ -118,7 +118,7 @@ def test_a_result_lies_as_x():
     assert torch.equal(half, (x * scale).bfloat16())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("chain", "computes"),
     [

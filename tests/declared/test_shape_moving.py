@@ -106,7 +106,7 @@ def test_which_kernels_move_it(shape, dims, said):
     assert sum(bool(family.supports(config, problem, this)) for config in found) >= 2
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("shape", "reads", "writes"),
     [

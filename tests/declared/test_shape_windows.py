@@ -65,7 +65,7 @@ def test_a_pixel_walks_over_its_own_taps(filter, stride, dilation, steps):
     assert col2im.steps("h")(problem, None) == steps
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("rank", "groups"), [(1, 2), (2, 2), (3, 1)])
 def test_a_convolution_is_a_product_of_windows(rank, groups):
     x = torch.randn(2, *(5, 6, 7)[:rank], 4)
@@ -81,7 +81,7 @@ def test_a_convolution_is_a_product_of_windows(rank, groups):
     torch.testing.assert_close(torch.cat(parts, 1), conv.reshape(-1, 6))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     ("channels", "more", "reads", "writes"),
     [

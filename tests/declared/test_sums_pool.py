@@ -30,7 +30,7 @@ def last(x):
     return x.permute(order).contiguous().permute(back)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("words", WINDOWS, ids=str)
 @pytest.mark.parametrize("sizes", [(9,), (5, 8), (3, 5, 4)])
 def test_windows_in_one_to_three_dimensions(sizes, words):
@@ -65,7 +65,7 @@ def test_places_and_nan_are_torchs():
     assert torch.equal(tw.max_pool2d(x, **dilated)[1], F.max_pool2d(x, **dilated)[1])
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("words", (*WINDOWS, {"kernel_size": (2, 3), "stride": 1}), ids=str)
 @pytest.mark.parametrize("lies", ["first", "last"])
 def test_gradients(words, lies):
@@ -146,7 +146,7 @@ def test_what_an_operation_does_not_compute_is_refused():
         tw.max_pool1d(x, 2)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_torch_compile_follows_the_functions():
     def f(x):
         mean, most = tw.reduce(x, "mean+max", (0, 2, 3))

@@ -102,8 +102,8 @@ def configs(family, problem):
     return found
 
 
-@pytest.mark.turns(24)
-@pytest.mark.grid(3)
+@pytest.mark.turns(48)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("fields", FORMS, ids=str)
 def test_every_form_is_right(fields, dispatcher):
     problem = POOL.problem_type(**{"dtype": "bf16", **fields})
@@ -114,8 +114,8 @@ def test_every_form_is_right(fields, dispatcher):
         assert result.ok, (config.name, result)
 
 
-@pytest.mark.turns(24)
-@pytest.mark.grid(3)
+@pytest.mark.turns(48)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("fields", ARRIVING, ids=str)
 def test_every_form_of_the_gradient_is_right(fields, dispatcher):
     known = {name: value for name, value in fields.items() if name != "index"}
@@ -253,7 +253,7 @@ WIDE = {
 }
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("which", WIDE)
 def test_reads_are_vectors_and_nothing_passes_through_shared_memory(which, dispatcher, store):
     fields, vector = WIDE[which]
@@ -267,7 +267,7 @@ def test_reads_are_vectors_and_nothing_passes_through_shared_memory(which, dispa
     assert result.kernel.resources.spill_bytes == 0
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize(
     "target", ["sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "gfx1201"]
 )
@@ -283,7 +283,7 @@ def test_groups_are_built(fields, target, dispatcher, store):
         build([(config, target)], store=store, workers=1).raise_if_failed()
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942", "gfx1201"])
 def test_lines_in_a_loop_are_built(target, dispatcher, store):
     config = dispatcher.select(POOL.problem_type(**FORMS[-1], dtype="bf16")).config
@@ -291,7 +291,7 @@ def test_lines_in_a_loop_are_built(target, dispatcher, store):
     build([(config, target)], store=store, workers=1).raise_if_failed()
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("target", ["gfx942", "gfx1201"])
 @pytest.mark.parametrize("fields", [FORMS[1], FORMS[-1]], ids=["groups", "lines in a loop"])
 def test_vectors_of_pixels_are_right_in_emulation(fields, target, store):

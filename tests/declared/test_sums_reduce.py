@@ -24,7 +24,7 @@ def drawn(*shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("dim", [None, 0, -1, (0, 2), (1, 3), (0, 2, 3), (0, 1, 3)])
 @pytest.mark.parametrize("lies", ["first", "last"])
 def test_any_axes_in_any_layout(dim, lies):
@@ -74,7 +74,7 @@ def test_nan_is_the_largest_and_the_smallest_at_its_first_place():
     assert made[3].tolist()[1:] == [30, 0, 0]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_of_equal_elements_the_first_counts_also_in_parts():
     x = torch.zeros(1, 60000)
     x[0, [100, 100 + 4096, 59990]] = 1.0
@@ -88,7 +88,7 @@ def test_of_equal_elements_the_first_counts_also_in_parts():
     assert split.config.SPLIT > 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("op", ["sum", "argmax"])
 @pytest.mark.parametrize(
     "shape", [(13, 63, 1), (1, 4099, 1), (70, 6, 1), (1, 9, 262), (1, 12, 264)], ids=str
@@ -146,7 +146,7 @@ def test_elements_that_lie_apart_are_read_wide(inner, most):
     assert min(8, most) <= config.KEPT // 32 and config.SPLIT == 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("inner", [264727, 264726, 264728])
 def test_what_a_lane_loads_at_once(inner, store):
     """As machine code has it: 2 bytes, 4, 16."""
@@ -158,7 +158,7 @@ def test_what_a_lane_loads_at_once(inner, store):
     assert found == {{264727: "b16", 264726: "b32", 264728: "v4.b32"}[inner]}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_one_tile_has_is_added_up_once(store):
     """An addition for each element of a lane and for each step between lanes, and no more; few
     enough registers for 16 workgroups of 128 lanes on an SM."""

@@ -39,7 +39,7 @@ def dispatching(on, name, made, store) -> Iterator[Dispatcher]:
     yield Dispatcher(device=on, store=store)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize(("on", "name", "fields", "shape"), KERNELS)
 def test_a_kernel_of_whole_tiles_does_what_its_sizes_say(on, name, fields, shape, store) -> None:
     this, made = arch(name), kernel(name, fields)
@@ -76,7 +76,7 @@ def test_a_kernel_of_whole_tiles_does_what_its_sizes_say(on, name, fields, shape
         assert found.shared.read == 2 * this.operand_copies * of_tiles
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_only_an_emulated_gpu_counts_and_only_when_asked(store) -> None:
     on, name, fields, _ = KERNELS[1]
     problem = GemmProblem(64, 64, 64, dtype_a="fp16", dtype_c="fp16")

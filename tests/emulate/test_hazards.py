@@ -217,7 +217,7 @@ def vector_rows():
 STATES = [*vector_rows(), *mfma_rows()]
 
 
-@pytest.mark.grid(157)
+@pytest.mark.grid(79)
 @pytest.mark.parametrize(("asks", "generation", "first", "second", "count"), STATES)
 def test_wait_states(asks, generation, first, second, count):
     short = found(generation, first, *states(count - 1), second)

@@ -54,7 +54,7 @@ def launch(library, function, *place):
     return library.hipModuleLaunchKernel(function, *place, None, parameters, None)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_driver_finds_a_kernel_and_launches_it(library, kernel, store):
     driver = HipDriver(library)
     function = driver.load(0, store.read(kernel), kernel.entry, kernel.shared)

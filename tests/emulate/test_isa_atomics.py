@@ -81,7 +81,7 @@ RETURNS = {
 }
 
 
-@pytest.mark.grid(115)
+@pytest.mark.grid(58)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("target", "name"), mnemonics("global_atomic_", "buffer_atomic_"))
 @pytest.mark.parametrize("returns", [False, True])

@@ -95,7 +95,7 @@ def texts(mnemonic: str, operands: Callable[[str], str]) -> list[tuple[str, str]
     return found
 
 
-@pytest.mark.grid(42)
+@pytest.mark.grid(21)
 @pytest.mark.parametrize(("name", "kind"), COMPARISONS)
 def test_comparison(name: str, kind: str) -> None:
     mnemonic = f"v_cmp_{name}_{kind}"

@@ -140,7 +140,7 @@ def differences(one: Waves, other: Waves) -> int:
     return found | (1 << SCC_BIT if (one.scc != other.scc).any() else 0)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_effects_are_what_instructions_do() -> None:
     wrong = []
     rng = np.random.default_rng(20260917)

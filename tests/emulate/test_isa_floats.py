@@ -128,7 +128,7 @@ def test_approximate_functions_of_fp32(name: str) -> None:
             assert near(got, flushed(wanted)), f"{text} of {x}: {got}, {wanted}"
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", ["rcp", "rsq", "sqrt", "exp", "log"])
 def test_approximate_functions_of_fp16(name: str) -> None:
     """Every fp16 number: rounded correctly, denormals kept."""

@@ -251,7 +251,7 @@ def meant(kind: str, matrix: np.ndarray) -> np.ndarray:
     return np.array([[float(value(kind, int(code))) for code in line] for line in matrix])
 
 
-@pytest.mark.grid(21)
+@pytest.mark.grid(11)
 @pytest.mark.parametrize(
     ("generation", "name", "modifiers", "a", "b"),
     CASES,

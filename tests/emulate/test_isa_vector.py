@@ -101,7 +101,7 @@ def check(statement: Statement, gpu: str, text: str, active: int | None, mode: i
             assert got >> 32 == old >> 32, f"{text} writes the next register"
 
 
-@pytest.mark.grid(80)
+@pytest.mark.grid(40)
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_meaning(name: str) -> None:
     statement = STATEMENTS[name]

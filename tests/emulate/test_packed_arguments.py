@@ -201,14 +201,14 @@ def temporary(name, launch, held):
     raise AssertionError(name)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("name", ARCHS)
 def test_every_kernel_reads_what_its_launch_says(name, store, dispatched):
     check(name, kernels(name), store, dispatched)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("name", ["gfx942", "gfx1201"])
 def test_the_kernels_of_a_user_read_what_their_launch_says(name, store, dispatched):
@@ -249,7 +249,7 @@ def check_lists(held, lists):
         assert places == [*addresses]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_several_kernels_and_lists_of_addresses_are_executed(store):
     dispatcher = Dispatcher(device="emulated:gfx942", store=store)
     listed = {label: problem for label, problem, _ in kernels("gfx942")}

@@ -88,7 +88,7 @@ v_readfirstlane_b32 s0, v90"""
     )
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_kernel_whose_compiler_left_out_a_wait_state(tmp_path):
     """gluon_cdna of 64x64x64, for which Triton's LLVM puts ten wait states where eleven are needed:
     what is stored has them, and its listing is still the code object's."""

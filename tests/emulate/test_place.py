@@ -89,8 +89,8 @@ def inputs(seed=0):
 # --- words ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(2)
-@pytest.mark.grid(2)
+@pytest.mark.turns(4)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("word", "name"),
     [
@@ -114,7 +114,7 @@ def test_other_words_name_no_emulated_gpu(word):
 # --- calls ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_call_on_cpu_arrays_returns_the_product(dispatcher):
     a, b = inputs()
     np.testing.assert_allclose(dispatcher.run("gemm", a, b), product(a, b), rtol=2e-3, atol=1e-2)
@@ -131,7 +131,7 @@ def test_torch_tensors_are_taken_and_given(dispatcher):
     np.testing.assert_allclose(out.numpy(), product(a.numpy(), b.numpy()), rtol=2e-3, atol=1e-2)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_only_the_elements_of_an_output_are_written(dispatcher):
     a, b = inputs()
     padded = np.zeros((33, 64), np.float16)
@@ -202,7 +202,7 @@ def test_a_kernel_from_a_bundle_has_no_listing(store, tmp_path):
 # --- temporaries ----------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_temporaries_and_partial_sums(store):
     dispatcher = Dispatcher(device=GPU, store=store)
     problem = GemmProblem(33, 32, 192, dtype_a="fp16")
@@ -320,7 +320,7 @@ def test_words_name_places_for_workers():
     assert one.settings(Settings(places=4)) == Settings(timer="none")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_sweep_executes_and_times_nothing(store):
     crew = Crew(places.parse(GPU), store, Settings())
     with crew:

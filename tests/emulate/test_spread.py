@@ -81,8 +81,8 @@ def on(store):
     return {name: dispatcher(name, some, store) for name, some in those.items()}
 
 
-@pytest.mark.turns(8)
-@pytest.mark.grid(2)
+@pytest.mark.turns(16)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("name", "family", "pipeline"), [(name, *those) for name in HERE for those in here(name)]
 )
@@ -93,21 +93,21 @@ def test_is_right_and_nothing_is_found(name, family, pipeline, on):
         assert outcome.instructions > 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", HERE)
 def test_every_pipeline_is_there(name):
     those = {(case.config.family, case.config.pipeline) for case in cases(name)}
     assert those == {*pipelines_of(name)}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", HERE)
 def test_every_feature_of_attention_is_executed(name):
     executed = {w for c in cases(name) if c.config.family == "attention" for w in c.config.words}
     assert executed == {*features.FEATURES}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", HERE)
 def test_every_gradient_and_feature_of_it_is_executed(name):
     those = [c for c in cases(name) if c.config.family == "attention_backward"]
@@ -151,7 +151,7 @@ def executed_products(name: str) -> set[tuple[object, ...]]:
     return set().union(*map(values, configs))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_kernels_that_other_tests_build_is_executed(name):
     this = arch(name)
@@ -174,7 +174,7 @@ def problems(name: str) -> Iterator[Any]:
     yield GemmProblem(512, 4096, 4096, dtype_a="fp16", dtype_b="e2m1", scale_b="32x1-e8m0")
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_spaces_is_executed(name):
     this = arch(name)

@@ -40,8 +40,8 @@ def test_right_calls_are_right() -> None:
         call(*given, **named)
 
 
-@pytest.mark.turns(8)
-@pytest.mark.grid(2)
+@pytest.mark.turns(16)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_wrong_arguments_give_typed_errors(name: str) -> None:
     call, count = ARGUMENTS[name]

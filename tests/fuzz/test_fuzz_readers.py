@@ -81,12 +81,12 @@ def peak() -> int:
     return int(found[1]) * 1024
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_twenty_thousand_inputs_are_tried() -> None:
     assert sum(count for _, count in READERS.values()) == 20_000
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", READERS)
 def test_mutated_inputs_give_typed_errors_at_once_and_in_little_memory(
     name: str, tmp_path: Path
@@ -100,7 +100,7 @@ def test_mutated_inputs_give_typed_errors_at_once_and_in_little_memory(
         attempt(reader, seed, tmp_path, name)
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_reads_what_is_not_mutated(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,7 +114,7 @@ def test_a_reader_reads_what_is_not_mutated(
         READERS[name][0](Random(seed), tmp_path)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("bad", "said"),
     [

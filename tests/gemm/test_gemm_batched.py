@@ -35,7 +35,7 @@ def hopper() -> Dispatcher:
 # --- results -------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_batch_is_right(hopper, case):
     kernel, given = case
@@ -43,7 +43,7 @@ def test_every_kind_of_batch_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", with_epilogues("sm_90"), ids=label)
 def test_epilogues_of_batches_are_right(hopper, case):
     kernel, given = case
@@ -51,7 +51,7 @@ def test_epilogues_of_batches_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", nested("sm_90"), ids=label)
 def test_nested_batches_are_right(hopper, case):
     kernel, given = case
@@ -59,7 +59,7 @@ def test_nested_batches_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", summed("sm_90"), ids=label)
 def test_sums_over_a_batch_are_right(hopper, case):
     kernel, given = case
@@ -67,7 +67,7 @@ def test_sums_over_a_batch_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "case", [case for case in summed("sm_90") if "gluon" in case[0].pipeline], ids=label
 )
@@ -280,14 +280,14 @@ def report(store):
     return build_once([(k, name) for name in ARCHS for k in compiled(name)], store)
 
 
-@pytest.mark.turns(32, of="compiled batches")
+@pytest.mark.turns(64, of="compiled batches")
 def test_all_compile_and_fit_without_spilling(report):
     assert not report.failures, "\n".join(map(str, report.failures))
     for result in report.results:
         assert result.kernel.resources.spill_bytes == 0, result.config.name
 
 
-@pytest.mark.turns(24, of="compiled batches")
+@pytest.mark.turns(48, of="compiled batches")
 def test_loads_stay_as_wide_as_without_a_batch(report, store):
     """A matrix's offset, or an address read from memory, must not cost the vector loads."""
     for result in report.results:
@@ -306,7 +306,7 @@ def test_loads_stay_as_wide_as_without_a_batch(report, store):
             assert word in text, result.config.name
 
 
-@pytest.mark.turns(24, of="compiled batches")
+@pytest.mark.turns(48, of="compiled batches")
 @pytest.mark.parametrize("name", selection.architectures(("gfx942", "gfx1201", "sm_90")))
 def test_sums_over_a_batch_compile_and_load_as_wide(name, store):
     """Which matrix a step is of must cost neither registers in memory nor the vector loads."""

@@ -72,7 +72,7 @@ def test_the_source_with_as_few_steps_as_it_takes(way, steps):
     assert short.rule == "depth"
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
 @pytest.mark.parametrize("way", DEVICE)
 def test_the_source_splits_k(way, reduction):
@@ -323,8 +323,8 @@ def cover(loop: list[str]) -> int:
     return fewest
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", range(len(BUILT)))
 def test_the_main_loop_is_as_designed(built, number):
     name, fields, reads = BUILT[number]
@@ -361,7 +361,7 @@ def test_the_main_loop_is_as_designed(built, number):
     assert not any(kind.startswith(("scratch", "v_accvgpr", "ds_bpermute")) for kind in kinds)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_shared_tiles_meet_in_whole_vectors(store):
     """Partial sums are stored and read 16 bytes a lane, published at the scope of the whole GPU,
     and nothing spills; a full shared memory has room for flags."""
@@ -389,7 +389,7 @@ def test_shared_tiles_meet_in_whole_vectors(store):
         assert loads and all(line.startswith("buffer_load_dwordx4") for line in loads)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_both_schedulers_are_one_binary(store):
     requests = [(kernel("gfx942", scheduler=s), "gfx942") for s in ("tile", "persistent")]
     tile, persistent = (store.read(r.kernel) for r in build_once(requests, store).results)

@@ -75,7 +75,7 @@ def test_tuning_has_them_for_few_tiles_and_a_long_k():
     assert {(128, 128, 2, False), (128, 64, 8, True), (64, 64, 4, False)} <= found
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize(
     ("tile", "parts"), [("128x128x64_w8_s5", 2), ("128x128x64_w4_s5", 4), ("64x128x64_w4_s8", 8)]
 )

@@ -67,7 +67,7 @@ def contractions(draw):
     return f"{terms[0]},{terms[1]}->{terms[2]}", made
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @settings(max_examples=400)
 @given(contractions())
 def test_the_gemm_is_the_einsum_or_the_call_is_refused(case):
@@ -244,7 +244,7 @@ def test_operands_that_run_backwards_and_pointers_are_refused():
 # --- runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("equation", "a", "b"),
     [
@@ -269,7 +269,7 @@ def test_results(equation, a, b):
         assert np.allclose(given, expected, atol=1e-4)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_an_epilogue_follows_the_output():
     rng = np.random.default_rng(3)
     x, y, r = (

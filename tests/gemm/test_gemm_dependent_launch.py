@@ -61,7 +61,7 @@ def built(store: Store):
     return [(r.config, r.kernel, inspect(r.kernel, store, "sass")) for r in report.results]
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_only_kernels_that_wait_are_launched_so(built):
     for made, kernel, sass in built:
         waits = made.dependent_launch != "none"
@@ -69,14 +69,14 @@ def test_only_kernels_that_wait_are_launched_so(built):
         assert ("ACQBULK" in sass, "PREEXIT" in sass) == (waits, waits), made.name
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_triton_kernels_wait_before_any_access(built):
     for made, _, sass in built:
         if "gluon" not in made.pipeline and made.dependent_launch != "none":
             assert sass.index("ACQBULK") < ACCESS.search(sass).start(), made.name
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_kernels_for_few_rows_let_go_behind_their_last_load_and_before_they_store(built):
     for made, _, sass in built:
         if not made.pipeline.startswith("small_m") or made.dependent_launch == "none":
@@ -85,7 +85,7 @@ def test_kernels_for_few_rows_let_go_behind_their_last_load_and_before_they_stor
         assert sass.index("PREEXIT") < sass.rindex("STG"), made.name
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_gluon_kernels_wait_in_each_partition_and_let_go_behind_all_loads(built):
     for made, _, sass in built:
         if "gluon" not in made.pipeline or made.dependent_launch == "none":
@@ -108,7 +108,7 @@ def test_a_small_kernel_leaves_half_an_sm_to_the_next():
     assert warpgroups.options_of(4, 2) == (("num_warps", 4), ("maxnreg", 128))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(("kernel", "problem"), CASES[::5], ids=lambda x: getattr(x, "name", ""))
 def test_their_siblings_on_a_cpu_are_right(kernel, problem):
     assert FAMILY.interpreted(kernel).dependent_launch == "none"

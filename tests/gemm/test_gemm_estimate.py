@@ -405,7 +405,7 @@ def test_power_holds_a_full_device_back_and_no_wave_that_is_half_empty():
     assert half.flops / us(big, half) > 0.85 * peak / 2
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", sorted({d.arch for d in devices().values()}))
 def test_every_architecture_gets_estimates_and_a_choice_with_its_reason(name):
     gpu = next(d for d in devices().values() if d.arch == name)

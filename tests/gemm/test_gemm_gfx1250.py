@@ -69,8 +69,8 @@ def built(tmp_path_factory):
     return [(r.kernel, inspect(r.kernel, store, "amdgcn")) for r in report.results]
 
 
-@pytest.mark.turns(32)
-@pytest.mark.grid(2)
+@pytest.mark.turns(64)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", range(len(BUILT)))
 def test_matrix_instructions_multiply_what_whole_loads_bring(built, number):
     made, instruction, reads = BUILT[number]
@@ -91,7 +91,7 @@ def test_matrix_instructions_multiply_what_whole_loads_bring(built, number):
         assert listing.count("buffer_load_b128") >= 4 * loads
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("number", range(len(ON_VECTOR_UNITS)))
 def test_a_plain_dot_is_arithmetic_of_the_vector_units(built, number):
     """As Triton 3.6 lowers it; when that changes, the data file's ``dot`` does."""

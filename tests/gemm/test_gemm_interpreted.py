@@ -30,7 +30,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -38,7 +38,7 @@ def test_every_kind_of_kernel_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(23)
+@pytest.mark.grid(12)
 @pytest.mark.parametrize(
     "case", [c for c in cases("gfx942") if c[0].dtype_a.endswith("fnuz")][::3], ids=label
 )
@@ -48,7 +48,7 @@ def test_fnuz_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(13)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("case", few_rows("sm_90"), ids=lambda c: c[0].name[5:])
 def test_few_rows_are_right(hopper, case):
     kernel, problem = case
@@ -56,7 +56,7 @@ def test_few_rows_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", sharing("sm_90"), ids=lambda c: c[0].name[5:])
 def test_shared_tiles_are_right(case):
     """With few compute units, so that stream-K's shares end inside tiles."""
@@ -66,7 +66,7 @@ def test_shared_tiles_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", odd_tiles(), ids=label)
 def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     kernel, problem = case
@@ -75,7 +75,7 @@ def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("case", swapped(), ids=lambda c: c[0].name[5:])
 def test_kernels_that_compute_the_transpose_are_right(hopper, case):
     kernel, problem = case
@@ -83,7 +83,7 @@ def test_kernels_that_compute_the_transpose_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(10)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("units", [1, 2, 3, 4, 5, 7, 16, 50])
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
@@ -93,7 +93,7 @@ def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
     assert result.ok, result
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
 @pytest.mark.parametrize("pipeline", ["basic", "tma"])
 @pytest.mark.parametrize("how", [{"scheduler": "split_k", "split_k": 3}, {"scheduler": "stream_k"}])
@@ -119,7 +119,7 @@ def test_a_workspace_is_left_as_it_was_found(pipeline, how, reduction):
         assert not any(array.any() for name, array in temporaries.items() if kept[name])
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("problem", awkward(), ids=lambda p: f"{p.m}x{p.n}x{p.k}-{p.dtype_a}")
 def test_awkward_sizes_are_served_by_some_kernel(hopper, problem):
     # Errors are allowed by the size of the results; a single one may come near 0 by chance.
@@ -213,7 +213,7 @@ def test_an_output_left_unwritten_does_not_pass():
     assert not verify.check(problem, config(dtype_a="int8"), inputs, out).ok
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_no_estimate_is_under_what_memory_and_the_data_sheet_allow():
     gpu, least = device("h200_sxm"), min(DEVICE.LAUNCH_US, GEMM.FEW_LAUNCH_US)
     for kernel, small in [*cases("sm_90"), *few_rows("sm_90"), *sharing("sm_90")]:

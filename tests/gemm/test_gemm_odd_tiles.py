@@ -171,7 +171,7 @@ FP8 = {"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}
 MIDDLE_LIST, FP8_LIST = ("default_middle",), ("default_middle_fp8",)
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     ("fields", "lists"),
     [

@@ -39,7 +39,7 @@ def test_of_equal_estimates_the_usual_order_goes_first(kernel, m, first):
     assert ranked[0][0].group_m == first
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("m", [65, 300, 512, 513, 768, 769, 1025, 1536, 1537, 2049, 3072, 8192])
 def test_the_default_space_has_kernels_in_their_usual_order(m):
     problem, this = GemmProblem(m, 4096, 4096), arch("sm_90")

@@ -102,7 +102,7 @@ def test_a_launch_passes_what_a_grouped_kernel_takes(pipeline):
     assert GROUPED.interpreted(kernel).pipeline == record.one.interpreted
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_every_pipeline_compiles_where_its_record_says_that_it_runs(store):
     made = [example(pipeline) for pipeline in PIPELINES]
     results = build_once(made, store).results
@@ -178,7 +178,7 @@ def toy(monkeypatch):
     monkeypatch.setitem(PIPELINES, "toy", TOY)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_an_added_pipeline_builds_its_own_kernel(toy, tmp_path):
     from tilewright.compile import Store
 

@@ -32,7 +32,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(("of_a", "of_b"), SHAPES)
 def test_matmul_of_any_ranks_with_its_gradients(of_a, of_b):
     generator = torch.Generator().manual_seed(0)
@@ -110,7 +110,7 @@ def test_two_dtypes_of_8_bits_are_multiplied(a, b):
     assert verify.verify(Dispatcher(device="h200_sxm"), problem, seed=1).ok
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_hoppers_matrix_instruction_takes_both(store):
     problem = GemmProblem(256, 256, 256, dtype_a="e4m3fn", dtype_b="e5m2", dtype_c="bf16")
     kernels = FAMILY.default_space(problem, arch("sm_90")).expand(arch("sm_90")).configs

@@ -51,7 +51,7 @@ def test_a_problem_with_its_own_m_is_itself():
         assert with_rows(problem, problem.m) == problem
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("how", "kept"),
     [

@@ -38,7 +38,7 @@ def label(case) -> str:
     return "-".join(map(str, (*words, problem.scale_a, problem.scale_b)))
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_form_is_right(hopper, case):
     kernel, problem = case
@@ -46,7 +46,7 @@ def test_every_form_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", few("sm_90"), ids=label)
 def test_few_rows_are_right(hopper, case):
     kernel, problem = case
@@ -54,8 +54,8 @@ def test_few_rows_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", [*cases("gfx942")[::4], *few("gfx942")[::4]], ids=label)
 def test_amd_types_are_right(case):
     kernel, problem = case
@@ -63,7 +63,7 @@ def test_amd_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("size", [(1, 1, 1), (1, 130, 64), (130, 1, 129), (33, 65, 300)])
 @pytest.mark.parametrize("form", FORMS[:4])
 def test_awkward_sizes_are_served_by_some_kernel(hopper, size, form):
@@ -239,7 +239,7 @@ def test_kernels_serve_only_their_own_blocks():
 # --- building ---------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_scales_compile_everywhere(store):
     requests = []
     for this in map(arch, selection.architectures(n for n in archs() if arch(n).dot == "matrix")):
@@ -260,7 +260,7 @@ def test_scales_compile_everywhere(store):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", selection.architectures(("sm_90", "gfx942", "gfx1201")))
 def test_kernels_for_few_rows_spill_nothing(store, name):
     this, blocks = arch(name), {"scale_a": "1x128", "scale_b": "128x128"}
@@ -285,7 +285,7 @@ def test_steps_of_several_blocks_are_one_block_each_elsewhere():
         assert verify.tolerance(problem, sibling) == verify.tolerance(problem, kernel)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_the_gluon_kernel_keeps_its_sums_in_registers(store):
     chosen = [gluon()[i] for i in (0, 1, 2, 4, 7, 8, 11, 13, 14, 18, 19, 21, 22, 24, 25, 27, 28)]
     for result in build_once([(kernel, "sm_90") for kernel, _ in chosen], store).results:

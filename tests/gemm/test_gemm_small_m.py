@@ -52,7 +52,7 @@ def built(store) -> list:
     return list(report.results)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("name", ARCHS)
 def test_up_to_four_rows_use_no_matrix_instruction_and_more_use_them(built, store, name):
@@ -66,7 +66,7 @@ def test_up_to_four_rows_use_no_matrix_instruction_and_more_use_them(built, stor
         assert result.kernel.resources.spill_bytes == 0, result.name
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_weights_are_read_16_bytes_a_thread_at_once(built, store):
     for result in built:
         text = inspect(result.kernel, store, "ptx") if result.arch.vendor == "nvidia" else ""
@@ -108,7 +108,7 @@ def test_warps_share_out_k_where_there_are_too_few_columns():
 CHAINS = ("bias+gelu", "row_scale+col_scale", "bias+swiglu+col_scale+add", "scale+bias+silu+add")
 
 
-@pytest.mark.grid(14)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("how", ["tile", "split_k"])
 @pytest.mark.parametrize("kind", ["vector", "matrix", "tma"])
@@ -129,7 +129,7 @@ def test_epilogues_follow(kind, how, chain):
     assert result.ok, result
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "m"), [("mi300x", 1), ("mi300x", 3), *(("h200_sxm", m) for m in (1, 2, 3, 8, 16))]
 )

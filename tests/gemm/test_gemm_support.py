@@ -238,7 +238,7 @@ def test_rule_names_are_unique():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     "problem",
     [

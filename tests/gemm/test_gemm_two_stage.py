@@ -130,7 +130,7 @@ def few_rows():
             yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.parametrize(
     "c", [*cases("basic", 1), *cases("tma", 16), *few_rows()], ids=lambda c: c.name[5:]
 )
@@ -154,7 +154,7 @@ def test_both_kernels_are_right_whatever_the_parts_held(c):
     assert np.array_equal(*(r.view(np.uint8) for r in results))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("layout", ["rcr", "rcc"])
 @pytest.mark.parametrize("chain", ["", "bias+gelu", "swiglu"])
 def test_of_many_parts_several_are_read_at_once(layout, chain):
@@ -167,7 +167,7 @@ def test_of_many_parts_several_are_read_at_once(layout, chain):
         assert verify.verify(Dispatcher(), p, c.name, seed=parts).ok
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -192,8 +192,8 @@ def test_in_the_simulation(fields, units):
     assert worst_error(c, p, replace(H200, compute_units=units)) <= 1
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     "tile",
     [
@@ -231,14 +231,14 @@ def built(store) -> dict:
     return found
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_nothing_spills(built):
     for parts in built.values():
         assert {*parts} == {MAIN, two_stage.TOTALS}
         assert not any(made.resources.spill_bytes for made in parts.values())
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
     wide = {"ptx": r"ld\.global\.v4", "amdgcn": r"(?:buffer|global)_load_(?:dwordx4|b128)"}
     for (name, _), parts in built.items():
@@ -247,7 +247,7 @@ def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
         assert len(re.findall(wide[form], text)) >= 8, name
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_the_second_kernel_starts_early_where_it_can(built, store):
     for (name, _), parts in built.items():
         added = parts[two_stage.TOTALS]

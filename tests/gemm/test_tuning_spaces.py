@@ -17,7 +17,7 @@ def names(problem: GemmProblem, arch_name: str) -> set[str]:
     return {c.name for space in spaces for c in space.expand(this).configs}
 
 
-@pytest.mark.grid(17)
+@pytest.mark.grid(9)
 @pytest.mark.parametrize("arch_name", archs())
 @pytest.mark.parametrize("m", [1, 64, 4096])
 def test_it_has_the_default_space_and_more_that_repeats(arch_name, m):
@@ -44,7 +44,7 @@ def test_it_has_what_won_on_an_h200():
     }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("m", [1, 16, 17, 288, 2048, 2049])
 def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
     def swaps(arch_name: str) -> bool:
@@ -53,7 +53,7 @@ def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
     assert swaps("sm_90") == (16 < m <= 2048) and not swaps("gfx942")
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("m", [1, 16, 64, 512, 513])
 def test_it_has_kernels_that_load_a_constant_b_early(m):
     def early(arch_name: str, **fields: bool) -> set[str]:
@@ -70,7 +70,7 @@ def test_it_has_kernels_that_load_a_constant_b_early(m):
     assert not any("_pdl-ahead" in c.name for c in default), "only a tuning has them"
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("m", [1, 2, 16, 64, 65])
 def test_kernels_for_few_rows_wait_except_short_ones_for_one_row(m):
     for arch_name in ("sm_80", "sm_90", "gfx942"):

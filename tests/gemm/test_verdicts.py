@@ -20,7 +20,7 @@ if os.environ.get("RECORD_VERDICTS"):
 MOST_TOLD = 40
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", selection.architectures(archs()))
 def test_no_verdict_changed_unnoticed(name):
     known = RECORDED.rules[name].keys() & verdict_cases.found(name).keys()
@@ -30,7 +30,7 @@ def test_no_verdict_changed_unnoticed(name):
     assert not changed, f"{len(changed)} lines:\n{lines}\n{verdict_cases.__doc__}"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_change_is_told_with_the_config_and_both_rules():
     bases = RECORDED.rules["sm_90"]
     key, (said, room) = next((k, b) for k, b in bases.items() if {"ok", "tile"} <= {*b[0]} and b[1])

@@ -68,7 +68,7 @@ def report(store) -> BuildReport:
     return build_once([(k, name) for name in HERE for k in kernels(name)], store)
 
 
-@pytest.mark.turns(8, of="compiled groups")
+@pytest.mark.turns(16, of="compiled groups")
 def test_all_compile_and_fit(report):
     assert not report.failures, "\n".join(map(str, report.failures))
 
@@ -90,7 +90,7 @@ def test_a_low_tile_is_multiplied_from_shared_memory(store):
     assert "mma.sync" not in text and "e4m3x2" not in text
 
 
-@pytest.mark.turns(8, of="compiled groups")
+@pytest.mark.turns(16, of="compiled groups")
 @pytest.mark.parametrize("name", HERE)
 def test_matrix_instructions_are_used(report, store, name):
     form, word = MATRIX[name]
@@ -102,7 +102,7 @@ def test_matrix_instructions_are_used(report, store, name):
     assert seen
 
 
-@pytest.mark.turns(8, of="compiled groups")
+@pytest.mark.turns(16, of="compiled groups")
 def test_loads_are_in_flight_while_tiles_are_multiplied(report, store):
     """A list's promises about alignment reach the loads, or they could not be asynchronous. Of 8
     bits, operands whose K is outside are turned in registers, and so not copied."""
@@ -118,7 +118,7 @@ def test_loads_are_in_flight_while_tiles_are_multiplied(report, store):
             assert copies in text, result.name
 
 
-@pytest.mark.turns(8, of="compiled groups")
+@pytest.mark.turns(16, of="compiled groups")
 def test_a_store_ends_with_the_group_in_hardware(report, store):
     """Through the copy engine, C has four dimensions (of groups along K, which end in A and B,
     three), and no tile goes another way: all that is stored through pointers is zeros, for rows of
@@ -135,7 +135,7 @@ def test_a_store_ends_with_the_group_in_hardware(report, store):
                     assert re.search(zero, text), (result.name, stored)
 
 
-@pytest.mark.turns(8, of="compiled groups")
+@pytest.mark.turns(16, of="compiled groups")
 def test_what_roles_are_given_is_written_over_nothing_else(report, store):
     """The number of tiles goes to the warps that load through the shared memory in which it was
     summed up, and the compiler puts no barrier between: a warp that still reads there must find

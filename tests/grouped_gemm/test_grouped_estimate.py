@@ -91,7 +91,7 @@ def test_a_grid_of_low_tiles_is_resident_at_once_by_its_registers() -> None:
     assert limited > 10
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("tokens", [1, 7, 64, 1000, 16000])
 def test_more_rows_never_take_less_time(tokens: int) -> None:
     few, many = gathered(tokens, 4, 64, 2880, 2880), gathered(2 * tokens, 4, 64, 2880, 2880)

@@ -31,7 +31,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -39,7 +39,7 @@ def test_every_kind_of_kernel_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("case", epilogues("sm_90"), ids=label)
 def test_epilogues_are_right(hopper, case):
     kernel, problem = case
@@ -47,7 +47,7 @@ def test_epilogues_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", gathered("sm_90"), ids=label)
 def test_gathered_rows_are_right(hopper, case):
     kernel, problem = case
@@ -55,7 +55,7 @@ def test_gathered_rows_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", turned_tiles(), ids=label)
 def test_low_tiles_that_are_turned_are_right(hopper, case):
     kernel, problem = case
@@ -64,7 +64,7 @@ def test_low_tiles_that_are_turned_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", other_axes("sm_90"), ids=label)
 def test_groups_along_other_axes_are_right(hopper, case):
     kernel, problem = case
@@ -79,7 +79,7 @@ def parts(*ends: int) -> list[tuple[int, int]]:
     return [(begin, max(begin, end)) for begin, end in itertools.pairwise(clamped)]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("pipeline", ["basic", "tma"])
 def test_a_group_without_a_part_of_the_sum_is_zero_and_others_stay_out(hopper, pipeline):
     """NaN and infinities of one group do not reach another's matrix, in whichever operand; and
@@ -131,7 +131,7 @@ def test_bounds_say_that_offsets_begin_with_a_start(hopper):
     assert np.allclose(out[1], x[9:30].T @ dy[9:30], atol=1e-4)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", roles("sm_90"), ids=label)
 def test_warp_roles_that_gather_are_right(case):
     """In the simulation, which refuses an access outside of an operand."""
@@ -168,7 +168,7 @@ def test_rows_of_no_group_are_left_as_they_are(hopper):
     assert (out[1] == 7).all() and (out[2, 5:] == 7).all()
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("pipeline", ["basic", "tma"])
 def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     """Before the first group, behind the last, and all where there is none; whatever lies there."""
@@ -190,7 +190,7 @@ def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     assert np.allclose(out, wanted, atol=1e-4)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("form", ["contiguous", "masked"])
 @pytest.mark.parametrize("zero_rest", [False, True])
 def test_the_kernel_in_gluon_clamps_and_clears_alike(form, zero_rest):
@@ -208,7 +208,7 @@ def test_the_kernel_in_gluon_clamps_and_clears_alike(form, zero_rest):
     assert worst_error(kernel, problem, device("h200"), 3, inputs) <= 1.0
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(6))
 def test_the_kernel_in_gluon_sums_each_groups_part_alone(number):
     """In the simulation, which refuses an access outside of an operand: tiles of one warp group and

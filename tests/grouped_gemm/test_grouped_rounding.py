@@ -32,7 +32,7 @@ def ended(problem, seed: int = 1) -> dict:
     return inputs
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", [c for c in rounding() if c[0].pipeline == "basic"], ids=label)
 def test_results_and_scales_are_right(case):
     kernel, problem = case
@@ -48,7 +48,7 @@ def test_sums_of_whole_numbers_are_rounded_too():
     assert result.ok, result
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", [c for c in rounding() if c[0].pipeline != "basic"], ids=label)
 def test_the_kernel_in_gluon_is_right_in_the_simulation(case):
     kernel, problem = case
@@ -167,7 +167,7 @@ def test_the_default_space_has_kernels_for_it(name, dtype):
     assert any(FAMILY.supports(one, problem, this) for one in configs)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_they_compile(store):
     if "sm_90" not in selection.architectures({"sm_90": {}}):
         return

@@ -32,7 +32,7 @@ def stacked(form: str = "contiguous", **fields: object) -> GroupedGemmProblem:
     return GroupedGemmProblem(form, **{**sizes, **DEEPSEEK, **fields})
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_form_is_right(hopper, case):
     kernel, problem = case
@@ -40,8 +40,8 @@ def test_every_form_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", cases("gfx942")[::4], ids=label)
 def test_amd_types_are_right(case):
     kernel, problem = case
@@ -49,7 +49,7 @@ def test_amd_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("form", ["contiguous", "masked"])
 @pytest.mark.parametrize("blocks", BLOCKS)
 def test_some_kernel_serves_awkward_sizes(hopper, form, blocks):
@@ -200,7 +200,7 @@ def test_scales_cost_time_and_the_default_space_has_kernels_for_them():
     assert FAMILY.estimate(plain, without, on).total_us < best[1].total_us
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", gluon(), ids=label)
 def test_the_kernel_in_gluon_is_right_in_the_simulation(case):
     """Groups that end in the first warp group's rows, in the second's, and with a tile."""
@@ -289,7 +289,7 @@ MATRIX = {
 HERE = selection.architectures(MATRIX)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_scaled_kernels_compile_everywhere(store):
     wanted = []
     for number, name in enumerate(HERE):

@@ -25,7 +25,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(("name", "fields"), KINDS)
 def test_the_same_kernels_are_kept_of_all_combinations(monkeypatch, name, fields):
     """Of few of the tiles, to take less time."""

@@ -34,7 +34,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_type_and_scale_is_right(hopper, case):
     kernel, problem = case
@@ -42,7 +42,7 @@ def test_every_type_and_scale_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", cases("gfx942")[::5], ids=label)
 def test_kernels_for_amd_are_right(case):
     kernel, problem = case
@@ -57,7 +57,7 @@ EMULATED = (
 )
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ["gfx942", "gfx950"])
 @pytest.mark.parametrize(("pipeline", "form", "held", "said"), EMULATED, ids=str)
 def test_machine_code_for_amd_is_right(store, name, pipeline, form, held, said):
@@ -73,7 +73,7 @@ def test_machine_code_for_amd_is_right(store, name, pipeline, form, held, said):
     assert result.ok, result
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("form", ["contiguous", "masked", "gathered", "list"])
 @pytest.mark.parametrize("said", [FP8, INT8], ids=["fp8", "int8"])
 def test_some_kernel_serves_awkward_sizes(hopper, form, said):
@@ -87,7 +87,7 @@ def test_some_kernel_serves_awkward_sizes(hopper, form, said):
     assert result.ok, result
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "problem",
     [
@@ -220,7 +220,7 @@ MATRIX = {"sm_90": ("ptx", "wgmma"), "gfx942": ("amdgcn", "v_mfma_f32_"),
 HERE = selection.architectures(ARCHS)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_they_compile_everywhere(store):
     wanted = []
     for number, name in enumerate(HERE):
@@ -232,7 +232,7 @@ def test_they_compile_everywhere(store):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", [name for name in MATRIX if name in HERE])
 def test_matrix_instructions_of_16_bits_multiply_them(store, name):
     native = "e4m3fnuz" if name == "gfx942" else "e4m3fn"

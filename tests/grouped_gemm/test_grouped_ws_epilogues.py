@@ -41,7 +41,7 @@ def case(number: int) -> tuple[GroupedGemmConfig, GroupedGemmProblem]:
     return kernel, GroupedGemmProblem(groups=4, m=m, n=336, k=208, zero_rest=True, **said)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_it_is_right_in_the_simulation(number):
     """Groups that end in the first warp group's rows, in the second's, and with a tile."""
@@ -75,7 +75,7 @@ def test_gates_may_lie_apart_but_not_with_scales_of_their_own():
     assert apart.rule == "gates_apart"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_it_compiles(store):
     report = build_once([(case(number)[0], "sm_90") for number in (0, 3, 4, 7)], store)
     assert not report.failures, "\n".join(map(str, report.failures))

@@ -23,7 +23,7 @@ from tilewright.select.model import Asked, Models, load, save
 # --- what is read -------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_losers_are_kept_and_only_kernels_that_were_timed_are_learned_from(folder: Path):
     blocks = matrix.blocks(matrix.read([folder]))
     assert {block.problem for block in blocks} == {*PROBLEMS}

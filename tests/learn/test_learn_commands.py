@@ -30,7 +30,7 @@ def run(*words: Any, code: int = 0) -> Any:
     return result.output if code else json.loads(result.stdout)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_from_a_sweep_to_a_choice(folder: Path, tmp_path: Path):
     pytest.importorskip("lightgbm")
     pytest.importorskip("pyarrow")

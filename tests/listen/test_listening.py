@@ -122,7 +122,7 @@ def test_a_training_counts_as_by_hand(file: Path) -> None:
     check_a_training(file, 3)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_compiled_training_counts_as_by_hand(file: Path) -> None:
     """What dynamo and AOTAutograd make, without Inductor."""
     model = torch.compile(Small(), backend="aot_eager", fullgraph=True)
@@ -131,7 +131,7 @@ def test_a_compiled_training_counts_as_by_hand(file: Path) -> None:
     check_a_training(file, 3)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_what_inductor_makes_counts_as_by_hand(file: Path) -> None:
     model = torch.compile(Small(), fullgraph=True)
     with tilewright.torch.listen(file):
@@ -418,7 +418,7 @@ def test_tilewright_does_not_listen_to_itself(file: Path, monkeypatch: pytest.Mo
     assert not file.exists()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_program_is_heard_without_a_change(file: Path, tmp_path: Path) -> None:
     """As torch calls the entry points of installed packages when it is imported. It is heard once,
     whether or not another installation states the entry point too."""

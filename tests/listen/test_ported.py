@@ -46,7 +46,7 @@ def ported(call: Callable[..., Any], args: Any) -> set[Any]:
 HEADS = (2, 4, 16, 8)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("theirs", "own", "args"),
     [

@@ -10,7 +10,7 @@ import tilewright as tw
 from tilewright import capturing
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_is_right_and_its_plan_is_of_what_a_call_runs(tmp_path, name):
     layer = Layer(FORMS[name], 3, "cpu", seed=2)

@@ -44,7 +44,7 @@ def off(y, wanted):
 GPT_OSS = {"interleaved": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ROUNDED)
 @pytest.mark.parametrize("said", [{}, GPT_OSS], ids=["swiglu", "gpt-oss"])
 def test_scales_that_are_no_blocks(name, said):
@@ -91,7 +91,7 @@ HELD_IN_16 = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", HELD_IN_16)
 @pytest.mark.parametrize("said", [{}, GPT_OSS, {"weights_first": True}], ids=str)
 def test_weights_in_8_bits_beside_tokens_in_16(name, said):
@@ -136,7 +136,7 @@ FIRST = {
 }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", FIRST)
 def test_weights_may_come_before_the_first_product(name):
     said = dict(FIRST[name])
@@ -159,7 +159,7 @@ def test_weights_that_come_first_may_have_any_type(dtype):
     assert worst(y, reference(x, w1, w2, weights, ids, weights_first=True)) < LIMITS[dtype]
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", ["a row, a row", "a row, an expert", "given, an expert"])
 def test_weights_come_first_beside_scales(name):
     made, how = ROUNDED[name]
@@ -198,7 +198,7 @@ def test_a_router_s_weights_may_come_first():
     assert torch.autograd.grad(tw.routed_moe(x, logits, w1, w2, **said).sum(), logits)[0].any()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("said", [{}, {"weights_first": True}], ids=["weights last", "first"])
 def test_torch_compiles_a_layer_with_scales_into_one_graph(said):
     x, w1, w2, weights, ids = operands(6, 64, 32, 4, 2)
@@ -224,7 +224,7 @@ PLANNED = {
 }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", PLANNED)
 def test_a_plan_is_of_what_a_call_runs(tmp_path, name):
     fields = dict(PLANNED[name])

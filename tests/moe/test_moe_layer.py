@@ -33,7 +33,7 @@ FORMS = {
 }
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("biased", [False, True])
 def test_every_form_is_right(name, biased):
@@ -108,7 +108,7 @@ def test_gradients_are_those_of_float64(name):
         assert worst(one, other.double()) < 1e-3
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("said", [{}, {"activation": "gelu_tanh"}, GPT_OSS])
 def test_weights_in_fp8_with_scales_of_blocks(said):
     x, w1, w2, weights, ids = operands(7, 256, 128, 3, 2)
@@ -185,7 +185,7 @@ IN_THE_EPILOGUE = {
 }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", IN_THE_EPILOGUE)
 def test_which_activations_are_no_step_of_their_own(name):
     said, epilogue, apart = IN_THE_EPILOGUE[name]
@@ -225,7 +225,7 @@ def test_where_tiles_would_be_twice_as_wide_for_it_the_activation_rounds(tokens,
     assert [step.name for step in steps][3] == "activation" and not steps[2].problem.quant
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("said", [{}, GPT_OSS])
 def test_torch_compiles_the_layer_into_one_graph(said):
     given = operands(6, 32, 16, 4, 2, dtype=torch.float32)
@@ -238,7 +238,7 @@ def test_torch_compiles_the_layer_into_one_graph(said):
     assert torch.allclose(grads[0], grads[1] * 2, atol=1e-5)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_torch_compiles_a_layer_with_its_router():
     x, w1, w2, _, _ = operands(6, 32, 16, 4, 2, dtype=torch.float32)
     logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(2))
@@ -288,7 +288,7 @@ def test_a_router_chooses_first():
     assert worst(y, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("tokens", [1, 16, 40])
 def test_a_few_tokens_are_routed_and_sorted_at_once(tmp_path, tokens):
     x, w1, w2, _, _ = operands(tokens, 32, 16, 12, 4, dtype=torch.float32)
@@ -322,7 +322,7 @@ def test_what_else_decides_the_order_is_sorted_by_itself(tmp_path):
 FEW = {"scale_a": "1x128", "scale_b": "128x128"}
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

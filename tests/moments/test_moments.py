@@ -57,8 +57,8 @@ def test_every_candidate_is_explained(dispatcher):
     assert all(fate.fate == "refused" and fate.by == "alignment" for fate in refused)
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     "problem",
     [

@@ -234,7 +234,7 @@ def planted(tmp_path: Path) -> tuple[Work, list[Drawn]]:
     return work, drawn
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_planted_mutants_are_found_and_told_apart(planted: tuple[Work, list[Drawn]]) -> None:
     work, drawn = planted
     program.make_map(work, "short", ())

@@ -192,7 +192,7 @@ def test_hostile_names_stay_text(tmp_path):
     assert "\x1b" not in text and "\u202e" not in text, "nor is anything turned round"
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 def test_a_hundred_kernels_on_five_hundred_problems_in_time_and_size(tmp_path):
     folder = results(tmp_path / "sweep", sweep(100, 500, vendor=False))
     start = time.process_time()

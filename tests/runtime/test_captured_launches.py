@@ -55,7 +55,7 @@ def dispatcher(driver, store) -> Dispatcher:
     return Dispatcher(registry, selector=selector, store=store)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_call_is_launched_on_the_current_stream_or_the_callers(dispatcher, driver):
     a, b, out = operands(32)
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_a_call_is_launched_on_the_current_stream_or_the_callers(dispatcher, dri
     assert len(dispatcher._launches.known) == 1
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_what_an_estimate_chose_counts_as_untuned(dispatcher, driver, store, monkeypatch):
     monkeypatch.setattr(untuned, "_met", met := set())
     a, b, out = operands(32)
@@ -82,7 +82,7 @@ def test_what_an_estimate_chose_counts_as_untuned(dispatcher, driver, store, mon
     assert met == {GemmProblem(16, 32, 256, layout="rrr")}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_call_without_an_output_gets_one(dispatcher, driver):
     a, b, _ = operands(32)
     made = [dispatcher.run("gemm", a, b) for _ in range(3)]

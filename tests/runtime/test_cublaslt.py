@@ -69,7 +69,7 @@ def test_sums_of_fp32_may_meet_in_every_way(fake, library, driver):
     assert fake.noted("preference")[3] == 1 | 2 | 4
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("fields", "attribute", "value"),
     [
@@ -227,7 +227,7 @@ def laid_out(matrix, letter, pad):
     return made.copy_(matrix)
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc"])
 @pytest.mark.parametrize("pad", [0, 8])
 def test_products_are_right_in_every_layout(gpu, fake, layout, pad):
@@ -363,7 +363,7 @@ def test_threads_do_not_mix_their_biases(gpu, fake):
     assert not wrong
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_launch_outlives_its_dispatcher(gpu, fake):
     a, b, out = random(8, 12), random(12, 16), torch.zeros(8, 16)
     name = vendors(GemmProblem(8, 16, 12, "fp32", layout="rrr"), alignment=4).name

@@ -202,7 +202,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.grid(14)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_results_are_right(gpu, fake, direction, layer):

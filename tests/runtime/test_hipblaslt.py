@@ -60,7 +60,7 @@ def test_it_is_asked_with_its_own_numbers(fake, library, driver):
     assert fake.count("asked") == 6 and fake.count("living") == 0
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("fields", "on", "compute", "types", "beside"),
     [
@@ -102,7 +102,7 @@ def test_none_offered_is_a_refusal_although_the_library_reports_success(fake, li
 # --- making ready -------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("index", [5, 66771])  # of a short name, and of a long one
 def test_an_algorithm_is_made_of_its_number_again(fake, library, driver, index):
     ready = library.prepared(driver, 0, asked(BF16, solution(index), 4))
@@ -192,7 +192,7 @@ def random(*shape):
 SMALL = GemmProblem(8, 16, 12, "fp32", layout="rrr")
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc"])
 def test_products_are_right_in_every_layout(gpu, fake, layout):
     a, b, out = random(8, 12), random(12, 16), torch.zeros(8, 16)

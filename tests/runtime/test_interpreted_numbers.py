@@ -178,7 +178,7 @@ def gemm(
     )  # fmt: skip
 
 
-@pytest.mark.grid(10)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("out", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_gemm_on_ragged_sizes(cpu: Interpreter, name: str, out: str) -> None:

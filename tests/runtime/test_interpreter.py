@@ -199,7 +199,7 @@ def test_the_child_dies_with_its_parent() -> None:
         until(lambda: not runs(child))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_the_shared_interpreter_closes_at_exit_and_leaves_a_fork_alone() -> None:
     # The forked process, in which the lock stays held, gets a child of its own and, when it

@@ -27,7 +27,7 @@ def filled(array: np.ndarray, seed: int) -> np.ndarray:
     return array
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_product_over_wide_strides_touches_its_elements_alone():
     a = filled(far((4, 64), (GIB // 4, 1)), 1)
     b = filled(far((64, 32), (1, GIB // 4)), 2)
@@ -37,7 +37,7 @@ def test_a_product_over_wide_strides_touches_its_elements_alone():
     assert spans.Span(a).resident < 1 << 16 and len(spans.Span(b).image) == 64 * 32 * 4
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_batch_stride_beyond_32_bits():
     wide = (1 << 31) + 64
     a, out = filled(far((2, 4, 64), (wide, 64, 1)), 1), far((2, 4, 32), (wide, 32, 1))

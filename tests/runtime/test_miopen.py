@@ -244,7 +244,7 @@ def run(gpu, p, offer=PLAIN, seed=3):
     return out.numpy(), wanted
 
 
-@pytest.mark.grid(14)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_results_are_right(gpu, fake, direction, layer):

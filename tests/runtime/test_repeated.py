@@ -325,7 +325,7 @@ def test_ported_layers_do_not_go_the_long_way_again(driver, monkeypatch, model, 
     assert model(x).requires_grad == any(True for _ in model.parameters())
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "kind", [attention, operator, flash, varlen, cached, paged, ragged, latent]
 )

@@ -165,7 +165,7 @@ def refused(*_: Any, **__: Any) -> None:
     raise AssertionError("a step went the long way")
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_one_native_call_when_it_was_called_before(driver, monkeypatch, name):
     said = LAYERS[name]

@@ -336,7 +336,7 @@ def test_the_environment_says_whether_calls_wait(monkeypatch):
         Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_a_kernel_is_really_built_behind_the_calls(driver, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     store = Store(tmp_path)

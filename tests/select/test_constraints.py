@@ -101,7 +101,7 @@ EVERY_KIND = (
 )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("problem", EVERY_KIND, ids=str)
 def test_all_launches_can_be_captured_since_they_follow_from_where_operands_lie(problem):
     """The operands here are addresses at which nothing lies: what reads them to plan cannot."""
@@ -203,7 +203,7 @@ INVARIANT = Constraints(batch_invariant=True)
 MANY = (1, 7, 16, 64, 100, 256, 500, 4096, 10_000)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("layout", ["rcr", "ccr", "crc"])
 @pytest.mark.parametrize(
     "dispatcher",

@@ -475,7 +475,7 @@ def test_a_class_is_read_when_a_problem_of_it_is_met(tmp_path: Path):
     assert shown.exit_code != 0 and said in shown.output.replace("\n", " ")
 
 
-@pytest.mark.turns(40)
+@pytest.mark.turns(80)
 def test_no_mutation_of_a_file_raises_another_error(tmp_path: Path):
     rng, path = random.Random(0), tmp_path / "model.json"
     save(Models([MODEL]), path)

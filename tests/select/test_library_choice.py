@@ -173,7 +173,7 @@ def test_aiters_files_do_not_name_them(tmp_path):
     assert "cublaslt13" in why and written.count == 1
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_of_such_a_row_the_best_kernel_of_ours_is_built(tmp_path):
     file.save(Table.of([row(P, THEIRS.name, ours=PLAIN)]), tmp_path / "t.twt")
     words = ("build", tmp_path / "t.twt", "--arch", "sm_90", "--store", tmp_path / "s")

@@ -97,7 +97,7 @@ def test_the_first_algorithm_stands_in_while_a_kernel_is_built(library):
     assert vendors(ours) not in stand_ins()
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("m", "ahead"), [(1, False), (2, True), (16, True), (17, True), (300, True), (4096, True)]
 )
@@ -234,7 +234,7 @@ def test_the_library_is_asked_once_for_a_problem(library):
     assert len(library.asked) == 1
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

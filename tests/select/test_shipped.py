@@ -150,7 +150,7 @@ def test_the_tables_in_the_package_are_these():
     assert {name_of(path) for path in PACKAGED} == {*ROWS}
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("path", PACKAGED, ids=name_of)
 def test_a_table_in_the_package_has_these_rows_in_the_bytes_that_are_written_here(path):
     """So a file that another version of the reader wrote, or something else, is not handed in."""
@@ -158,7 +158,7 @@ def test_a_table_in_the_package_has_these_rows_in_the_bytes_that_are_written_her
     assert path.read_bytes() == file.to_bytes(Table.of(rows(path)))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("path", PACKAGED, ids=name_of)
 def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_serve(path):
     every = 1 if selection.everything() else 16
@@ -186,7 +186,7 @@ def test_the_report_beside_them_counts_these_rows():
     assert re.search(r"^\| all \| (\d+) \|", report, re.M)[1] == str(same)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("path", PACKAGED, ids=name_of)
 def test_a_dispatcher_takes_what_it_says(path, monkeypatch):
     monkeypatch.setattr(named, "FOLDER", path.parent.parent)

@@ -151,7 +151,7 @@ def test_the_first_row_with_a_candidate_answers_alone():
     assert order(PLAIN) == []
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_select_and_explain_agree():
     rows = (row(gemm(512), UNUSUAL), row(gemm(64), DEEP, on=H20), row(gemm(1024), "gemm_of_old"))
     for m in (512, 500, 64, 60, 1024, 4000):

@@ -51,8 +51,8 @@ KERNELS = (
 )
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("seed", range(2))
 def test_products(kernel, seed):

@@ -56,7 +56,7 @@ def _functions_with_these_names(monkeypatch):
     monkeypatch.setattr(sim_names, "known_functions", {})
 
 
-@pytest.mark.grid(11)
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("seed", range(2))
 def test_products(kernel, seed):

@@ -63,7 +63,7 @@ def _spread():
                 yield pytest.param(problem, c, id=c.name)
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(("problem", "config"), list(_spread()))
 def test_every_kind(problem, config):
     assert worst_error(config, problem, H200) <= 1

@@ -78,7 +78,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     assert table.get(gemm(64), H200) == some_rows()[0]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_threads_may_ask_at_once(monkeypatch):
     """While what is remembered is forgotten again and again."""
     monkeypatch.setattr("tilewright.tables.table.MOST_SEEN", 3)

@@ -35,7 +35,7 @@ def bench(tmp_path):
     return Bench(HERE, "cpu", Store(tmp_path), "graph", 7, 6)  # by the wall clock all the same
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_both_run_as_dispatchers_run_them(bench):
     [one] = bench.measured(changed(BEFORE, AFTER, HERE), BEFORE, AFTER)
     assert one.found is not None and len(one.found.first_us) == 6 and not one.failed

@@ -80,7 +80,7 @@ def finish(folder, kept, tmp_path):
     assert kept < set(ends[0])
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_disk_that_is_full(tmp_path):
     with _mounted(tmp_path / "disk") as make_room:
         folder = tmp_path / "disk" / "sweep"
@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_before_it_begins(tmp_path):
         run(folder)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_files_that_may_not_grow(tmp_path):
     folder = tmp_path / "sweep"
     code = LIMITED.format(paths=sys.path, folder=str(folder))

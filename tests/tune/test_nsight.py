@@ -153,7 +153,7 @@ def test_one_that_hangs_is_ended_with_what_it_started(ncu, tmp_path):
     until(lambda: not runs(int(pid.read_text())))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_what_it_watches_is_a_process_that_says_why_it_failed(ncu, tmp_path):
     """The real process, on a machine without a GPU, or without the kernel's binary."""
     pytest.importorskip("torch")

@@ -112,7 +112,7 @@ def test_every_family_ships_a_small_set_and_larger_ones():
     assert larger == {*ops.with_a_folder()}
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", sets())
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942", "gfx950"])
 def test_shipped_sets_fit_together(name, target):

@@ -119,7 +119,7 @@ def statuses(measured: list[Measurement]) -> set[tuple[str, object, str]]:
     return {(m.kernel, m.problem, m.status) for m in measured}
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_two_nodes_measure_what_one_machine_does(second, tmp_path):
     there, here = swept("ray:cpu", tmp_path / "there"), swept("cpu", tmp_path / "here")
     assert statuses(there) == statuses(here)
@@ -128,7 +128,7 @@ def test_two_nodes_measure_what_one_machine_does(second, tmp_path):
     assert [p.uuid for p in places] == ["cpu", "cpu"] and len({p.machine for p in places}) == 2
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_a_node_executes_nothing_of_the_folder_that_the_command_is_called_in(head, tmp_path):
     """Ray itself would have its workers import from there before anything else."""
     folder = tmp_path / "planted"
@@ -147,7 +147,7 @@ def test_a_node_executes_nothing_of_the_folder_that_the_command_is_called_in(hea
     assert ran.stdout.endswith("['cpu']\n"), ran.stderr
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_a_node_that_is_killed_midway_costs_nothing_and_no_kernel_is_blamed(
     second, tmp_path, caplog, capsys
 ):
@@ -166,7 +166,7 @@ def test_a_node_that_is_killed_midway_costs_nothing_and_no_kernel_is_blamed(
     assert "node" not in capsys.readouterr().out, "which is for the command's own words"
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_an_actor_that_is_killed_is_replaced(head, tmp_path, caplog):
     def kill(done: int) -> None:
         if done == 5:
@@ -182,7 +182,7 @@ def test_an_actor_that_is_killed_is_replaced(head, tmp_path, caplog):
     assert "not used any more" not in caplog.text
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_planted_kernels_get_their_status_from_the_node(head, tmp_path, monkeypatch):
     tiles = {tile: planted.INTERPRETED[tile] for tile in ((16, 16), (16, 32), (64, 64), (64, 128))}
     hurry(monkeypatch)
@@ -195,7 +195,7 @@ def test_planted_kernels_get_their_status_from_the_node(head, tmp_path, monkeypa
     assert "did not end within 1 s" in measured[task((16, 32)).kernel].reason
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_who_wants_no_more_ends_the_workers_at_once_and_may_go_on(head, tmp_path):
     with Crew(parse("ray:cpu"), Store(tmp_path), QUICK, timeout=LIMIT_SECONDS) as crew:
         hanging = crew.run([task((64, 64)), task((16, 32), SIZES[1])])
@@ -204,7 +204,7 @@ def test_who_wants_no_more_ends_the_workers_at_once_and_may_go_on(head, tmp_path
         assert [m.status for m in crew.run([task((64, 128))])] == ["ok"]
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_nodes_that_cannot_be_used_are_said(head, monkeypatch):
     with pytest.raises(NoCluster, match="no node of the Ray cluster has a GPU"):
         parse("ray")
@@ -221,7 +221,7 @@ def test_nodes_that_cannot_be_used_are_said(head, monkeypatch):
 @pytest.mark.skipif(
     any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/kfd")), reason="there are GPUs"
 )
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_gpus_that_a_node_only_claims_to_have_are_said(head):
     node = head.add_node(**NODE, num_gpus=2)
     with pytest.raises(NoCluster, match=r"can be used: 2 GPUs of .*: no "):
@@ -230,7 +230,7 @@ def test_gpus_that_a_node_only_claims_to_have_are_said(head):
 
 
 @pytest.mark.gpu
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_a_nodes_gpu_measures_what_is_sent_to_it(head, tmp_path):
     node = head.add_node(**NODE, num_gpus=1)
     (place,) = parse("ray")
@@ -279,7 +279,7 @@ class Echo(NamedTuple):
         pass
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_kernels_that_a_node_lacks_are_sent_once_and_signed_there(tmp_path, monkeypatch):
     one = config("sm_90", tile_m=64, tile_n=64, tile_k=64, num_warps=4)
     here = Store(tmp_path / "here")
@@ -315,7 +315,7 @@ def test_kernels_that_a_node_lacks_are_sent_once_and_signed_there(tmp_path, monk
         ask(**opening)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_node_that_cannot_store_kernels_is_out_of_order(tmp_path, monkeypatch):
     one = config("sm_90", tile_m=64, tile_n=64, tile_k=64, num_warps=4)
     here = Store(tmp_path / "here")
@@ -344,7 +344,7 @@ def test_ray_is_imported_only_when_asked_for():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-@pytest.mark.turns(24, of="ray")
+@pytest.mark.turns(48, of="ray")
 def test_a_cluster_that_does_not_answer_is_said_soon(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)

@@ -305,7 +305,7 @@ class _Short:
         self.left -= 1
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_killed_twenty_times_at_random_it_ends_as_an_undisturbed_sweep_does(tmp_path):
     rng = random.Random(11)
     whole, broken = tmp_path / "whole", tmp_path / "broken"

@@ -210,7 +210,7 @@ def test_no_driver_says_what_needs_none(monkeypatch):
         parse("all")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_only_a_gpus_worker_needs_torch(tmp_path, monkeypatch):
     """Who asks which GPUs there are may have none, whatever the user's environment hides."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")

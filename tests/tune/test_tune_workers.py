@@ -66,7 +66,7 @@ def hurry(monkeypatch) -> None:
     monkeypatch.setattr(Station, "ask", hurried)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_each_planted_kernel_gets_its_status_and_nothing_else_is_lost(tmp_path, monkeypatch):
     hurry(monkeypatch)
     tiles = {task(tile).kernel: status for tile, status in planted.INTERPRETED.items()}
@@ -109,7 +109,7 @@ def test_each_planted_kernel_gets_its_status_and_nothing_else_is_lost(tmp_path, 
     until_gone(seen)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_killing_workers_loses_nothing_and_measures_nothing_twice(tmp_path):
     tasks = [
         task(tile, sizes, num_stages=stages)
@@ -160,7 +160,7 @@ for m in crew.run([task((64, 64)), task((16, 32), num_stages=3)][::-1]):
 """
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_workers_die_with_their_parent(tmp_path):
     here = Path(__file__).parent
     package = Path(tilewright.__file__).parents[1]
@@ -177,7 +177,7 @@ def test_workers_die_with_their_parent(tmp_path):
     until_gone(below)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_wanting_no_more_ends_the_workers_and_another_run_starts_new_ones(tmp_path, monkeypatch):
     hangs = tmp_path / "hangs"
     monkeypatch.setenv(planted.HANGS_VARIABLE, str(hangs))

@@ -159,7 +159,7 @@ def test_the_present_choice_is_measured_first(tmp_path):
         assert {*mine[: len(first)]} == first
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_again_measures_nothing_and_writes_the_same(tmp_path):
     table, _ = tune(tmp_path, FakeCrew(change=made(0.01)))
     for effort in (SMALL, Effort(first=3, step=3, patience=1, gain=0.02)):
@@ -185,7 +185,7 @@ def stop_after(count: int):
     return step
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("count", [1, 5, 12, 20, 25, 30])
 def test_a_tuning_that_was_stopped_ends_the_same(tmp_path, count):
     """Whether it is in the search or in the finals; and what it left is right."""
@@ -219,7 +219,7 @@ def seen(**by_take: dict[str, float]):
 FIRST, LATER = sorted(c.name for c in CONFIGS)[:2]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("planted", [
     # In doubt in the first take, whose winner would stay if it were taken for proven.
     {"take0": {FIRST: 10.0, LATER: 10.0}, "take1": {FIRST: 10.12, LATER: 10.0},
@@ -406,7 +406,7 @@ def test_what_nothing_supports_is_said_and_the_rest_is_planned():
     assert [problem for problem, _ in refused] == [fp8] and all(why for _, why in refused)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_candidates_are_ranked_and_starters_are_todays_choices():
     problem = GemmProblem(512, 512, 512)
     [plain], _ = jobs_of(GROUP, [problem], None)
@@ -447,7 +447,7 @@ def test_the_best_of_each_pipeline_is_tried_first():
     assert _tiles_first(given, FAMILY.tile) == (stages[0], near, stages[1], far)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_candidates_keep_the_order_of_estimates_within_a_tile():
     problem = GemmProblem(512, 512, 512)
     [job], _ = jobs_of(GROUP, [problem], None)
@@ -457,7 +457,7 @@ def test_candidates_keep_the_order_of_estimates_within_a_tile():
         assert [c for c in job.candidates if c in same] == same
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_two_tunings_choose_the_same(tmp_path):
     problems = [GemmProblem(16 * i, 64, 64) for i in range(1, 6)]
     chosen = []

@@ -170,7 +170,7 @@ def test_a_problem_that_only_the_vendor_computed_has_no_time(tmp_path):
         assert coverage(results)[0].without == (PROBLEMS[0],) and best(results) == []
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_workers_verify_and_time_it_in_turns_with_kernels(tmp_path, monkeypatch):
     """With a library for the CPU, planted, and the crew allowed to ask for it."""
     monkeypatch.setenv("TILEWRIGHT_KERNEL_MODULES", "planted:planted_operations:planted_vendor")

@@ -169,7 +169,7 @@ def test_refusals_become_errors(call, resolved, monkeypatch):
     assert "not aligned" in call(operands=(A, B + 8))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_product_is_planned_built_and_launched(frame, monkeypatch, store):
     driver = stand_in_gpu.Driver()
     monkeypatch.setattr(loader, "driver", lambda backend: driver)
@@ -194,7 +194,7 @@ def test_a_product_is_planned_built_and_launched(frame, monkeypatch, store):
 _SPLIT = "gemm_rcr_bf16_bf16_bf16_fp32_16x32x128_w4_s2_basic_split_k2_linear_g8_direct_padmnk_al16"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_flags_that_other_launches_keep_zero_are_zeroed_by_each(monkeypatch, store):
     driver = stand_in_gpu.Driver()
     monkeypatch.setattr(loader, "driver", lambda backend: driver)

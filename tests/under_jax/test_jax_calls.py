@@ -14,7 +14,7 @@ from tilewright.errors import BadArgument
 from tilewright.jax.stated import read
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_product_with_an_epilogue_and_a_transposed_operand():
     a, b, bias = normal(20, 17), normal(20, 24, seed=1), normal(24, seed=2)
     found = jax.jit(lambda *x: tj.gemm(*x[:2], transpose_a=True, bias=x[2], epilogue="bias+relu"))(
@@ -23,7 +23,7 @@ def test_a_product_with_an_epilogue_and_a_transposed_operand():
     close(found, jax.nn.relu(a.T @ b + bias))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_dtypes(dtype):
     a, b = normal(16, 32, dtype=dtype), normal(32, 16, dtype=dtype, seed=1)
@@ -32,7 +32,7 @@ def test_dtypes(dtype):
     close(found, (0.5 * wide).astype(found.dtype), 0.02)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_attention():
     q, k, v = normal(2, 9, 4, 16), normal(2, 9, 2, 16, seed=1), normal(2, 9, 2, 16, seed=2)
     used = jnp.array([3, 9], jnp.int32)
@@ -41,7 +41,7 @@ def test_attention():
     assert lse.shape == (2, 4, 9)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_convolution():
     x, w = normal(2, 6, 7, 8), normal(3, 3, 8, 12, seed=1)
     words = ("NHWC", "HWIO", "NHWC")

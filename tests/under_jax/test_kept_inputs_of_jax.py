@@ -130,7 +130,7 @@ def _check(function, by_jax, operands, dtype):
         assert _far(x, exact[name]) < ROOMS[dtype], name
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dtype", ROOMS)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_gradients_are_those_of_float64_by_two_products_of_the_backward_pass(

@@ -24,7 +24,7 @@ def _all(found, expected):
         close(one, other, 1e-3)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @cases
 def test_gradients(name, referenced):
     case = CASES[name]
@@ -35,7 +35,7 @@ def test_gradients(name, referenced):
     )
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @cases
 def test_vmap_makes_one_call_where_it_can(name, referenced):
     case = CASES[name]
@@ -56,7 +56,7 @@ def test_vmap_of_a_gradient(name, referenced):
     assert len(referenced) == case.calls[1]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_calls_with_one_seed_drop_the_same_under_vmap(referenced):
     q = normal(1, 8, 2, 16)
     attend = partial(tj.attention, dropout=0.5, seed=7)
@@ -71,14 +71,14 @@ def test_only_what_the_backward_pass_reads_is_kept(referenced):
     assert sorted(x.shape for x in jax.tree.leaves(backward)) == sorted([a.shape, b.shape])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_other_axes_of_vmap(referenced):
     a, b = normal(6, 2, 5), AB[1]
     found = jax.vmap(tj.gemm, (1, None), 2)(a, b)
     _all(found, jax.vmap(jnp.matmul, (1, None), 2)(a, b))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_the_gradient_of_vmap_sums_what_calls_share(referenced):
     a, b = normal(2, 6, 5), AB[1]
 
@@ -88,7 +88,7 @@ def test_the_gradient_of_vmap_sums_what_calls_share(referenced):
     _all(both(tj.gemm)(a, b), both(jnp.matmul)(a, b))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_gradients_under_checkpoint_and_scan(referenced):
     def layers(product):
         layer = jax.checkpoint(lambda x, w: (jnp.tanh(product(x, w)), None))
@@ -112,7 +112,7 @@ def test_the_gradients_of_a_contraction_of_equal_sizes_are_not_turned(equation, 
     _all(both(ours)(a, b), both(theirs)(a, b))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_second_derivatives_of_products(referenced):
     a, b = AB
 
@@ -147,7 +147,7 @@ def test_only_the_gradients_that_are_asked_for_are_stated():
     assert found.shape == q.shape
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_shard_map_sums_the_gradient_of_what_devices_share(referenced):
     from jax.sharding import Mesh, PartitionSpec
 

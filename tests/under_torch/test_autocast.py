@@ -74,7 +74,7 @@ CASES = {
 """The function, torch's own, and the operands' shapes."""
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", CASES)
 def test_operands_are_converted_as_torchs_are(name):
     run, torchs, shapes = CASES[name]
@@ -107,7 +107,7 @@ def test_an_activation_and_a_weight_of_another_dtype(dtype):
     assert (result.dtype, x.grad.dtype, w.grad.dtype) == (dtype, BF16, torch.float32)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_compiled_and_by_operator():
     x, w = randn(16, 8), randn(8, 16)
 

@@ -101,7 +101,7 @@ CASES = {
 }
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_lengths_share_at_most_two_graphs(name, trains, counter):
@@ -122,7 +122,7 @@ def test_lengths_share_at_most_two_graphs(name, trains, counter):
     assert counter.frame_count <= 2
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("wants", [False, True])
 @pytest.mark.usefixtures("sizes_of_data")
 def test_rows_that_are_picked_in_the_graph(wants):
@@ -148,7 +148,7 @@ def test_rows_that_are_picked_in_the_graph(wants):
             assert torch.equal(found, right)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_options_that_the_caller_passes_as_numbers():
     """An integer may stay a symbol; torch itself compiles anew for another float."""
 
@@ -161,7 +161,7 @@ def test_options_that_the_caller_passes_as_numbers():
         assert torch.equal(compiled(q, k, v, left, cap), model(q, k, v, left, cap))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_an_option_that_decides_the_output():
     def model(x, w, padding):
         return tw.conv2d(x, w, padding=padding)
@@ -172,7 +172,7 @@ def test_an_option_that_decides_the_output():
         assert torch.equal(compiled(x, w, padding), model(x, w, padding))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_program_serves_other_lengths(strict):
     class Model(torch.nn.Module):

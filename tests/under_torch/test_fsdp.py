@@ -26,7 +26,7 @@ def test_a_storage_that_numpy_sees_stays_resizable(dtype):
     assert x[1, 2] == 3
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 def test_training_by_fsdp_is_plain_training(tmp_path):
     command = [sys.executable, SCRIPT]

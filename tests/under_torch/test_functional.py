@@ -111,7 +111,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_are_torch_s(name):
     case = CASES[name]
@@ -167,7 +167,7 @@ EXPANDED = {
 }  # fmt: skip
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", EXPANDED)
 def test_a_batch_of_one_expanded_matrix_is_multiplied_as_torch_multiplies_it(name):
     ours, theirs, *shapes = EXPANDED[name]
@@ -184,7 +184,7 @@ def test_a_matrix_is_added_to_products_of_expanded_ones():
     assert far(tt.baddbmm(added, a, b), torch.baddbmm(added, a, b).double().detach()) < NEAR
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_compiled_it_is_one_node():
     seen = []
 
@@ -268,7 +268,7 @@ def test_fp32_is_multiplied_as_torch_s_settings_say(monkeypatch):
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_is_multiplied_as_tf32(monkeypatch):
     found, run = [], Dispatcher.run_given
 
@@ -326,7 +326,7 @@ def _scaled(x: Any, scales: Any, recipe: str) -> Any:
     return x.double() * scales.repeat_interleave(x.shape[1] // scales.shape[1], 1)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("kind", SCALED)
 @pytest.mark.parametrize("by_columns", [False, True])
 def test_scaled_products(kind, by_columns):
@@ -351,7 +351,7 @@ def test_scales_of_blocks_in_other_shapes_are_refused(shape):
         tt.scaled_mm(a, b.t(), torch.ones(4, 2), kind, torch.ones(shape), kind)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_grouped_products():
     a, b = randn(6, 16, grad=False), randn(3, 16, 8, grad=False)
     found = tt.grouped_mm(a, b, offs=torch.tensor([4, 4, 6], dtype=torch.int32))

@@ -32,7 +32,7 @@ def calls(monkeypatch):
     return found
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_gradients_are_those_of_float64(case: Case):
     ours = case.operands()
@@ -165,7 +165,7 @@ def test_elements_that_share_memory_have_a_gradient_each():
     assert far(a.grad, b.double().sum(-1)[:, None, :].expand(BATCH, M, K)) < 1e-5
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_transposed_incoming_gradient_is_read_as_it_lies():
     a, b = torch.randn(M, K, requires_grad=True), torch.randn(K, N)
     incoming = torch.randn(N, M).t()

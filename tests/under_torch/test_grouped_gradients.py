@@ -47,7 +47,7 @@ def offs_of(name):
     return None if name == "batch" else ENDS
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_gradients_are_those_of_float64(name, columns):
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_float64(name, columns):
         assert one.shape == given.shape and far(one, other) < 1e-5
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_gradients_in_16_bits_are_those_of_the_rounded_operands(dtype):
     for name, (first, second) in SHAPES.items():
@@ -79,7 +79,7 @@ def test_gradients_in_16_bits_are_those_of_the_rounded_operands(dtype):
             assert one.dtype == dtype and far(one, other) < ROOMS[dtype]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_second_derivatives_are_those_of_float64(name, columns):
@@ -98,7 +98,7 @@ def test_second_derivatives_are_those_of_float64(name, columns):
         assert far(one, other) < 1e-4
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_offsets_that_begin_with_a_start_and_a_bias_with_an_activation():
     a, b, bias = made((TOKENS, K)), made((4, K, N)), made((4, N))
     bounds = torch.tensor([3, 7, 7, 9, 37], dtype=torch.int32)
@@ -114,7 +114,7 @@ def test_offsets_that_begin_with_a_start_and_a_bias_with_an_activation():
         assert one.shape == other.shape and far(one, other) < 1e-5
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("gate", ["swiglu", "geglu", "clamped_swiglu_plus"])
 def test_a_gate_of_groups_has_a_gradient(gate, apart):
@@ -139,7 +139,7 @@ def test_a_gate_of_groups_has_a_gradient(gate, apart):
         assert far(one, other) < 1e-5
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("per_row", [1, 3])
 def test_gathered_rows_add_up_their_gradients(per_row):
     """A row that is named several times, one that never is, and numbers that name none."""
@@ -160,7 +160,7 @@ def test_gathered_rows_add_up_their_gradients(per_row):
         assert one.shape == other.shape and far(one, other) < 1e-5
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_capacity_has_gradients_of_the_rows_that_are_used(columns):
     """Whatever lies in the others, and arrives for them."""
@@ -222,7 +222,7 @@ def test_operations_are_counted_forward_and_backward():
     assert counter.get_total_flops() == 3 * 2 * TOKENS * K * N
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["rows", "sum", "columns"])
 def test_compiled_gradients_are_the_same(name):
     given = tuple(map(made, SHAPES[name]))

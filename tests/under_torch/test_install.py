@@ -114,7 +114,7 @@ def interpreting(monkeypatch):
     uninstall()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("layer", [False, True])
 def test_groups_are_served_forward_and_backward(interpreting, layer):
     """Of a layer's weight [groups, out, in], and of one that lies as the product takes it."""
@@ -408,7 +408,7 @@ def test_deterministic_calls_are_decided_apart(computing, monkeypatch):
     assert served(found) == {"mm": 2} and not other.seen
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_compiled_graphs_call_what_is_installed(computing):
     """Inductor calls ``mm`` by its ``out=`` variant; here the graph runs as it is."""
     computing()

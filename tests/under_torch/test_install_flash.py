@@ -375,7 +375,7 @@ def test_a_record_keeps_calls_for_cudnn(cudnn, monkeypatch, rule):
     assert kept == (["the library is ahead: it is short"] if rule == "cudnn" else [])
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_kernels_keep_to_the_contracts():
     """In the interpreter."""
     register_flash_attention(_key="CPU")

@@ -52,7 +52,7 @@ def _gradients_are_near(found, tensors, exact, wide) -> None:
         assert far(one, other) < 1e-5
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dtype", ROOMS, ids=str)
 @pytest.mark.parametrize("chain", [f"bias+{name}" for name in ALONE])
 def test_the_backward_pass_makes_two_products(calls, chain, dtype):
@@ -143,7 +143,7 @@ def test_second_derivatives():
         assert far(x.grad, theirs[name].grad) < 1e-4
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled(calls, dynamic):
     w, bias = torch.randn(K, N, requires_grad=True), torch.randn(N, requires_grad=True)
@@ -164,7 +164,7 @@ def test_compiled(calls, dynamic):
     assert calls == ["bias", "", ""]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_under_autocast_the_result_has_its_dtype(calls):
     x, w = torch.randn(M, K, requires_grad=True), torch.randn(K, N, requires_grad=True)
     bias = torch.randn(N, requires_grad=True)

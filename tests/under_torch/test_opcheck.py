@@ -92,8 +92,8 @@ def test_every_family_is_checked():
     assert set(IN_PLACE) == writing
 
 
-@pytest.mark.turns(6)
-@pytest.mark.grid(2)
+@pytest.mark.turns(12)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", CASES)
 def test_functional(name):
     case = CASES[name]
@@ -103,8 +103,8 @@ def test_functional(name):
     torch.library.opcheck(getattr(OURS, case.op).default, case.arguments(tensors))
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", CASES)
 def test_out(name):
     case, packet = CASES[name], getattr(OURS, CASES[name].op)
@@ -112,7 +112,7 @@ def test_out(name):
     torch.library.opcheck(packet.out, case.arguments(), {"out": out})
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place(name):
     case, packet = IN_PLACE[name], getattr(OURS, IN_PLACE[name].op)
@@ -143,7 +143,7 @@ def test_changed():
     torch.library.opcheck(OURS.changed.default, (x, [y]))
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.trains])
 def test_gradients(name):
     case = CASES[name]

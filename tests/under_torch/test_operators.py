@@ -67,8 +67,8 @@ CASES = [
 ]
 
 
-@pytest.mark.turns(4)
-@pytest.mark.grid(2)
+@pytest.mark.turns(8)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_compiled_calls_are_nodes_forward_and_backward(case: Case):
     graphs = Graphs()
@@ -108,7 +108,7 @@ def test_compiled_with_out():
         torch.compile(model, fullgraph=True)(a.requires_grad_(), b, out)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_inductor_runs_it():
     case = Case("", epilogue="bias+relu", extra={"bias": (N,)})
     ours, plain = case.operands(), case.operands()
@@ -133,7 +133,7 @@ def test_dynamic_sizes_stay_symbols_without_gradients():
     assert len(graphs.seen) == 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_dynamic_sizes_with_gradients():
     compiled = torch.compile(tw.gemm, fullgraph=True, backend="aot_eager", dynamic=True)
     for m in (32, 40):
@@ -213,7 +213,7 @@ def _twice(blend):
     return model
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_operand_written_in_place_is_in_the_graph(blend, dynamic):
     blend(torch.zeros(8), torch.zeros(8), scale=1.0)  # the first call outside looks for torch
@@ -231,7 +231,7 @@ def test_an_operand_written_in_place_is_in_the_graph(blend, dynamic):
     assert len(graphs.seen) == (1 if dynamic else 2)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_in_place_with_outputs_given(blend):
     def model(x, state, y, z):
         blend(x, state, scale=3.0, out=(y, z))
@@ -243,7 +243,7 @@ def test_in_place_with_outputs_given(blend):
     assert torch.equal(state, x + 1) and torch.equal(z, (2 * x).bfloat16())
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_sees_an_operand_written_in_place(blend, strict):
     class Model(torch.nn.Module):
@@ -344,7 +344,7 @@ def test_what_a_call_says_comes_back():
             read(text)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_torch_may_be_imported_later():
     """`tilewright.gemm` taken before torch is imported compiles and differentiates all the same;
     nothing of ours imports torch."""
@@ -364,7 +364,7 @@ def test_torch_may_be_imported_later():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_the_first_call_may_be_compiled():
     script = (
         "from tilewright import gemm\n"

@@ -151,7 +151,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(calls, name):
     layer, shape = CONVOLUTIONS[name]
@@ -182,7 +182,7 @@ HEADS = {
 }
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", HEADS)
 def test_multi_head_attention(calls, name, first):
@@ -289,7 +289,7 @@ def test_a_method_of_the_caller_s_is_pickled_as_torch_s_modules_are(calls):
     assert loaded[0].extra() == model[0].extra_repr() and loaded[0].extra.__self__ is loaded[0]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_copies_attend_with_modules_of_their_own(calls):
     model = port_and_return(Attention())
     for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -368,7 +368,7 @@ def alone(tmp_path):
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 @pytest.mark.parametrize("sharded_first", [False, True])
 def test_trained_in_parallel(alone, calls, sharded_first):
@@ -406,7 +406,7 @@ def test_tied_and_parametrised_weights():
     assert far(model[0](X), nn.functional.linear(X, model[0].weight).double().detach()) < NEAR
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_what_our_functions_do_not_take_goes_to_torch(calls):
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
     port(model)
@@ -495,7 +495,7 @@ def test_what_is_no_module_or_compiled_is_refused():
         port(nn.Sequential(layer))
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_compiled_and_exported():
     model = blocks()
     port(model)
@@ -526,7 +526,7 @@ class Convolved(nn.Module):
         return self.volume(self.row(x.flatten(2)).unflatten(2, (1, -1, 2)).transpose(1, 2))
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_convolutions_compile_as_one_graph():
     torch._dynamo.reset()
     model, x = Convolved(), torch.randn(1, 4, 3, 4)

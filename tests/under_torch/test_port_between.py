@@ -167,7 +167,7 @@ NORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_and_their_gradients(calls, name):
     make, by = NORMS[name]
@@ -269,7 +269,7 @@ GATES = {
 }
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", GATES)
 def test_gates_and_their_gradients(calls, name):
     model = GATES[name]()
@@ -310,7 +310,7 @@ def test_hooks_of_norms_and_projections_are_called():
     assert seen == [model.first, model.mlp.gate_proj, model.mlp.down_proj, model.mlp]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_copies_are_ported_and_have_parameters_of_their_own(calls):
     model = block()
     assert port(model).swapped[:3] == ("first", "second", "mlp")
@@ -324,7 +324,7 @@ def test_copies_are_ported_and_have_parameters_of_their_own(calls):
         assert len(unport(made)) == 6
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_compiled_and_exported_code_has_torch_s(calls):
     model = block()
     wanted = model(X)
@@ -376,7 +376,7 @@ def test_the_eps_of_a_norm_is_read_at_each_call():
         assert far(model(X), type(model).forward(model, X).detach().double()) < NEAR
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 @pytest.mark.parametrize("sharded_first", [False, True])
 def test_trained_in_parallel(tmp_path, calls, sharded_first):

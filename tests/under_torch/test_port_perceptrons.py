@@ -142,7 +142,7 @@ PERCEPTRONS = {
 }
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", PERCEPTRONS)
 def test_perceptrons_and_their_gradients(calls, name):
     make, by = PERCEPTRONS[name]
@@ -337,7 +337,7 @@ def test_recognising_changes_nothing(calls):
     assert torch.equal(torch.get_rng_state(), before) and not seen and not calls
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_copies_are_ported_and_have_parameters_of_their_own():
     model = Mlp()
     port(model)
@@ -400,7 +400,7 @@ def test_prepare_knows_the_kernels_of_a_step():
         assert epilogues() == ["bias+gelu", "bias"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_compiled_code_has_torch_s_activation(calls):
     model = Mlp()
     wanted = model(X)

@@ -167,7 +167,7 @@ def test_autocast_decides_the_types(recorded):
     assert {p.dtype_a for p in problems(found) if p.family == "gemm"} == {"bf16"}
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_what_a_compiled_module_calls_is_seen(recorded):
     module, x = Block(), torch.randn(16, 32)
     found = problems(prepare(module, x))

@@ -23,7 +23,7 @@ def penalised(result, inputs, directions):
     return torch.autograd.grad(whole, inputs, allow_unused=True)
 
 
-@pytest.mark.turns(48)
+@pytest.mark.turns(96)
 @pytest.mark.parametrize("case", [LAYOUTS[-1], *BATCHED, *EPILOGUES], ids=lambda case: case.name)
 def test_second_derivatives_are_those_of_float64(case: Case):
     ours = case.operands()
@@ -39,7 +39,7 @@ def test_second_derivatives_are_those_of_float64(case: Case):
         assert far(one, other) < 2 * ROOMS[case.dtype], name
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("a", "b"), [((M, K), (K, N)), ((K,), (K,)), ((K,), (3, K, 5)), ((2, 3, 4, K), (2, 3, K, 5))]
 )
@@ -105,7 +105,7 @@ def test_hvp():
     assert far(ours, theirs) < 1e-5
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_gradgradcheck():
     """A product is bilinear: differences in fp32 are as exact as its sums."""
     x, w = torch.randn(3, 2, requires_grad=True), torch.randn(2, 2, requires_grad=True)

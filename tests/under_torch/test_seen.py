@@ -43,7 +43,7 @@ def test_the_operations_of_a_call_are_counted():
     assert counted(tw.attention, q, q, q) == 4 * 4 * 4 * 2 * 16
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_a_counter_that_is_imported_before_tilewright_torch_counts():
     script = (
         "import torch\n"

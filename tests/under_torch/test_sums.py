@@ -58,7 +58,7 @@ def asked(monkeypatch):
     return shapes
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [*READ, *NOT_READ])
 def test_sums_are_torchs(name, asked):
     x, dims = {**READ, **NOT_READ}[name]

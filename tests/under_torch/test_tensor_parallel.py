@@ -140,7 +140,7 @@ def test_gradients_of_attention_are_split_as_it_is():
     )
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 def test_two_processes_compute_what_one_does(tmp_path):
     ranks = [

@@ -30,12 +30,12 @@ def _judged(names, kinds, each=1) -> Counter[str]:
     return found
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_samples_of_products_and_attention():
     names = [name for name in ADAPTERS if "conv" not in name]
     _judged(names, [torch.float32], 1 if selection.everything() else 5)
 
 
-@pytest.mark.turns(32)
+@pytest.mark.turns(64)
 def test_a_share_of_all_samples_in_every_dtype():
     _judged(ADAPTERS, selection.some([*ROOMS], 1), EACH)

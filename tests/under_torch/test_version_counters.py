@@ -35,7 +35,7 @@ def in_a_view(out):
     tw.gemm(X, W, out=out.view(1, 16, 16)[0])
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "write", [by_function, by_dispatcher, by_operator, without_gradients, in_a_view]
 )
@@ -66,7 +66,7 @@ def by_update(cache, q, new):
     in_place("causal_conv", [torch.randn(1, 4, 1), states, weights], said.text, None, (1,), None)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("write", [appended, updated, by_update])
 def test_a_state_that_a_graph_saved_may_not_be_written(write):
     shape = (1, 8, 2, 16) if write is appended else (1, 4, 2)

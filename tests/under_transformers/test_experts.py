@@ -32,7 +32,7 @@ def test_a_mixture_computes_what_the_eager_one_does(name):
         torch.testing.assert_close(ours, model(IDS).logits, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_experts_without_tokens_and_tokens_of_no_expert():
     """As under expert parallelism, where an index beyond the experts is another device's."""
     model = tiny.model("mixtral", experts_implementation="tilewright")
@@ -48,7 +48,7 @@ def test_experts_without_tokens_and_tokens_of_no_expert():
     assert not ours[3].any()
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
 def test_gradients_are_those_of_the_eager_one(name):
     model = tiny.model(name, experts_implementation="tilewright").train()

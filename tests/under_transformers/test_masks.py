@@ -90,7 +90,7 @@ def keys_of(found, pattern, shape):
 
 @pytest.mark.parametrize("placed", PLACED)
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.grid(16)
+@pytest.mark.grid(8)
 def test_a_mask_shows_the_keys_that_sdpa_s_shows(pattern, placed):
     n_q, n_kv, q_offset, kv_offset = PLACED[placed]
     for padding, skip in itertools.product(PADDINGS.values(), (True, False)):
@@ -256,19 +256,19 @@ def agreed(found, recorded):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 def test_attention_reads_each_form(form):
     agreed(FORMS[form], recorded=False)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.grid(5)
-@pytest.mark.turns(8, of="gradients of masks")
+@pytest.mark.grid(3)
+@pytest.mark.turns(16, of="gradients of masks")
 def test_gradients_of_each_form(form):
     agreed(FORMS[form], recorded=True)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_bias_of_places_goes_with_a_mask():
     bias = torch.randn(1, 2, 6, 6)
     forms = {
@@ -294,7 +294,7 @@ def test_a_plain_mask_is_read_as_none_by_a_module_that_is_not_causal():
     torch.testing.assert_close(out, right_of(q, k, v, None), atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_dropout_drops_as_many_weights():
     q, k, _ = operands((2, 1, 6, 6))
     v = torch.eye(16)[:6].expand(2, 1, 6, 16)  # so that the result is the weights
@@ -308,7 +308,7 @@ def test_dropout_drops_as_many_weights():
     assert not torch.equal(again, found)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_packed_sequences_by_their_offsets():
     q, k, v = operands((2, 1, 6, 6))
     offsets = torch.tensor([0, 3, 6, 7, 11, 12])

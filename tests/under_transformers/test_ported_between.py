@@ -25,7 +25,7 @@ MODELS = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_with_ported_norms_and_gates(name):
     torch.manual_seed(0)

@@ -151,7 +151,7 @@ PADDED = (logits, hidden, static, lowered)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 def test_a_model_computes_what_it_computes_with_sdpa(number):
     name, run, mask = CASES[number]
     model = tiny.model(name, attn_implementation="tilewright")
@@ -175,7 +175,7 @@ def test_padding_matters_to_these_models():
         assert (logits(model, LEFT) - logits(model))[1, 3:].abs().max() > 1
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_a_prompt_compiles_into_one_graph(name):
     torch._dynamo.reset()
@@ -206,7 +206,7 @@ def stated(**said: Any) -> set[str]:
     return words
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(
     ("said", "computed"),
     [({}, False), ({"attention_mask": LEFT}, True), ({"use_cache": False}, True)],
@@ -219,7 +219,7 @@ def test_a_compiled_prompt_without_padding_is_the_rule_alone(said, computed, mon
     assert ("causal" in words) is not computed and ("bias" in words) is computed
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("mask", [None, LEFT])
 def test_decoding_compiles_into_one_graph(mask):
     from torch._dynamo.testing import CompileCounterWithBackend
@@ -270,7 +270,7 @@ def test_weights_are_refused():
         model(IDS, output_attentions=True)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_nothing_is_registered_before_it_is_asked_for():
     program = (
         "import sys, tilewright.transformers; assert 'transformers' not in sys.modules\n"

@@ -101,7 +101,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("mode", ["MIXED", "DECODE"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=["bf16", "fp8"])

@@ -53,7 +53,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("dtype", ["auto", "fp8"])
 def test_a_mixed_step_is_attention_of_each_sequence(name, dtype):
